@@ -1,0 +1,402 @@
+"""The closed set of things that can happen in a run. Pure.
+
+Each event is a small frozen value. `run`, `seq` and `at` are stamped when it enters the log. Lasting events are
+numbered from 1 within their run; passing ones (`seq` 0) reach subscribers only and are never stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from functools import cache
+from typing import Annotated, Any, Literal, Union
+
+import orjson
+from pydantic import BaseModel, Field, TypeAdapter
+
+from orchestrator.failure import Failure
+from orchestrator.messages import Message, Usage
+from orchestrator.results import Outcome, RunResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """What all events share."""
+
+    run: str = ""
+    seq: int = 0
+    """Number within the run, from 1; 0 for a passing event."""
+    at: float = 0.0
+    """Seconds since the epoch."""
+    path: str = ""
+    """Path of the loop it happened in."""
+    key: str = ""
+    """Address of the record, `path:turn:kind[.n]`, where it has one."""
+    type: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStarted(Event):
+    """A run begins; freezes what the run is."""
+
+    type: Literal["run.started"] = "run.started"
+    goal: str
+    root: str
+    """Role of the root loop."""
+    params: dict[str, Any]
+    inputs: tuple[str, ...]
+    workspace: str
+    limits: dict[str, Any]
+    roles: dict[str, Any]
+    """Every role of the run by name, as `Role.model_dump()`."""
+    tools: dict[str, Any]
+    """JSON Schema of every tool that a role of the run names."""
+    models: dict[str, str]
+    """Model name by key of `ori.yaml`."""
+    scenario: str | None = None
+    session: str | None = None
+    user: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEnded(Event):
+    """A run is over."""
+
+    type: Literal["run.ended"] = "run.ended"
+    result: RunResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanProposed(Event):
+    """A planner called `delegate`."""
+
+    type: Literal["plan.proposed"] = "plan.proposed"
+    plan: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRejected(Event):
+    """A proposed plan has faults; they were told back."""
+
+    type: Literal["plan.rejected"] = "plan.rejected"
+    faults: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanAdded(Event):
+    """Subtasks were added to a planner's plan."""
+
+    type: Literal["plan.added"] = "plan.added"
+    subtasks: tuple[dict[str, Any], ...]
+    """The new ones, as `Subtask.model_dump()`."""
+    reused: tuple[str, ...] = ()
+    """Ids that were named again and whose results stand."""
+    replaced: dict[str, str] = field(default_factory=dict)
+    """New id by the id that it replaces."""
+    mended: tuple[str, ...] = ()
+    """What was put right without asking, a sentence each."""
+    formatted_goal: dict[str, Any] | None = None
+    template: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubtaskStarted(Event):
+    """A subtask got its slot and works."""
+
+    type: Literal["subtask.started"] = "subtask.started"
+    id: str
+    role: str
+    goal: str
+    attempt: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubtaskWaiting(Event):
+    """A subtask waits for a person and holds no slot."""
+
+    type: Literal["subtask.waiting"] = "subtask.waiting"
+    id: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubtaskEnded(Event):
+    """A subtask ended."""
+
+    type: Literal["subtask.ended"] = "subtask.ended"
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageAppended(Event):
+    """A message entered the conversation of the loop at `path`. The only place where its text is stored."""
+
+    type: Literal["message.appended"] = "message.appended"
+    message: Message
+    hash: str
+    """Chained over the conversation so far: equal hashes mean equal conversations."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCalled(Event):
+    """A request goes to a model."""
+
+    type: Literal["model.called"] = "model.called"
+    model: str
+    messages: int
+    """How many of the conversation's messages it carries."""
+    hash: str
+    """Of the conversation at that point."""
+    tool_choice: str = "auto"
+    turn: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelReplied(Event):
+    """A model answered; the text itself is in the `message.appended` that follows with the same key."""
+
+    type: Literal["model.replied"] = "model.replied"
+    model: str
+    """The model that says it answered."""
+    finish_reason: str
+    usage: Usage
+    seconds: float
+    observed: str = ""
+    """Hash of the observations since the reply before; a replay compares it."""
+    replayed: bool = False
+    """The reply comes from a recording; no tokens were paid."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFailed(Event):
+    """A model call failed for good."""
+
+    type: Literal["model.failed"] = "model.failed"
+    failure: Failure
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolStarted(Event):
+    """A tool call is about to run: the intent."""
+
+    type: Literal["tool.started"] = "tool.started"
+    call_id: str
+    name: str
+    arguments: str
+    effect: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolReturned(Event):
+    """A tool call has its observation; the text itself is in a `message.appended`."""
+
+    type: Literal["tool.returned"] = "tool.returned"
+    call_id: str
+    name: str
+    ok: bool
+    seconds: float
+    characters: int
+    """Length of the whole observation."""
+    cut: str | None = None
+    """`m of n characters` when the conversation holds only a part."""
+    handle: str | None = None
+    """Where the whole of a cut observation can be read."""
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compacted(Event):
+    """A part of a conversation was replaced to fit the window."""
+
+    type: Literal["compacted"] = "compacted"
+    messages: int
+    tokens_before: int
+    tokens_after: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VariableSet(Event):
+    """A variable of the run has a new value."""
+
+    type: Literal["variable.set"] = "variable.set"
+    name: str
+    value: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArtifactStored(Event):
+    """A file of the workspace was written, overwritten or deleted."""
+
+    type: Literal["artifact.stored"] = "artifact.stored"
+    file: str
+    """Relative to the workspace."""
+    size: int | None
+    """Bytes; None: it was deleted."""
+    sha256: str | None
+    media_type: str
+    before: str | None = None
+    """SHA-256 of the kept content that was there before this run's first change; None: see `created`."""
+    created: bool = False
+    """The file did not exist before."""
+    untrusted: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReviewDone(Event):
+    """A reviewer judged a result."""
+
+    type: Literal["review.done"] = "review.done"
+    id: str
+    round: int
+    accepted: bool
+    feedback: str
+    confidence: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalAsked(Event):
+    """A call waits for a person's word."""
+
+    type: Literal["approval.asked"] = "approval.asked"
+    name: str
+    arguments: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignalTaken(Event):
+    """A word from outside (approve, deny, answer, cancel) was taken."""
+
+    type: Literal["signal.taken"] = "signal.taken"
+    signal: str
+    by: str
+    data: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetReached(Event):
+    """A limit of the run leaves no room for another model call."""
+
+    type: Literal["budget.reached"] = "budget.reached"
+    limit: str
+    """As `tokens: 1200 of 1000`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BreakerChanged(Event):
+    """The circuit breaker of an endpoint changed its state."""
+
+    type: Literal["breaker.changed"] = "breaker.changed"
+    endpoint: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Warned(Event):
+    """Something a person may want to know; the run goes on."""
+
+    type: Literal["warned"] = "warned"
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextDelta(Event):
+    """Passing: text of an answer as it arrives."""
+
+    type: Literal["text.delta"] = "text.delta"
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReasoningDelta(Event):
+    """Passing: reasoning as it arrives."""
+
+    type: Literal["reasoning.delta"] = "reasoning.delta"
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolProgress(Event):
+    """Passing: a running tool says how far it is."""
+
+    type: Literal["tool.progress"] = "tool.progress"
+    name: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaReset(Event):
+    """Passing: the deltas since the last `model.called` of this key are withdrawn."""
+
+    type: Literal["delta.reset"] = "delta.reset"
+
+
+PASSING: tuple[type[Event], ...] = (TextDelta, ReasoningDelta, ToolProgress, DeltaReset)
+"""Events without a number."""
+
+AnyEvent = Union[  # noqa: UP007 - built at run time for the decoder
+    RunStarted,
+    RunEnded,
+    PlanProposed,
+    PlanRejected,
+    PlanAdded,
+    SubtaskStarted,
+    SubtaskWaiting,
+    SubtaskEnded,
+    MessageAppended,
+    ModelCalled,
+    ModelReplied,
+    ModelFailed,
+    ToolStarted,
+    ToolReturned,
+    Compacted,
+    VariableSet,
+    ArtifactStored,
+    ReviewDone,
+    ApprovalAsked,
+    SignalTaken,
+    BudgetReached,
+    BreakerChanged,
+    Warned,
+    TextDelta,
+    ReasoningDelta,
+    ToolProgress,
+    DeltaReset,
+]
+
+_ENVELOPE = frozenset(f.name for f in fields(Event))
+
+
+def payload(event: Event) -> bytes:
+    """Encode what only this kind of event holds, as one JSON object; the shared fields have columns of their own."""
+    own = {f.name: getattr(event, f.name) for f in fields(event) if f.name not in _ENVELOPE}
+    return orjson.dumps(own, default=_plain)
+
+
+def encode(event: Event) -> bytes:
+    """Encode a whole event as one JSON object."""
+    return orjson.dumps(event, default=_plain)
+
+
+def decode(data: bytes | str) -> Event:
+    """Read an event that `encode` wrote.
+
+    Raises:
+        pydantic.ValidationError: It is no event of this set.
+    """
+    event: Event = _decoder().validate_json(data)
+    return event
+
+
+@cache
+def _decoder() -> TypeAdapter[Any]:
+    return TypeAdapter(Annotated[AnyEvent, Field(discriminator="type")])
+
+
+def _plain(value: object) -> Any:
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    if isinstance(value, Mapping):
+        return dict(value)
+    return str(value)

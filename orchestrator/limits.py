@@ -1,0 +1,72 @@
+"""Limits, and the budget that a run spends. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import Decimal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from orchestrator.messages import Usage
+
+
+class Limits(BaseModel):
+    """Upper bounds. Where several apply (project, scenario, role, subtask, call), the smallest that is set counts."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    max_turns: int = Field(30, ge=1)
+    """Model calls of one loop."""
+    timeout: float | None = Field(None, gt=0)
+    """Seconds of one loop."""
+    max_parallel: int = Field(4, ge=1)
+    """Subtasks that work at the same time in one run."""
+    max_subtasks: int = Field(50, ge=1)
+    """Subtasks of one planner."""
+    tokens: int = Field(500_000, ge=1)
+    """Tokens read and written by one run."""
+    cost: Decimal | None = Field(None, gt=0)
+    """Money spent by one run, in the currency of the models' prices."""
+    model_calls: int = Field(200, ge=1)
+    """Model calls of one run."""
+    time: float = Field(3600, gt=0)
+    """Seconds of one run."""
+
+    @classmethod
+    def combine(cls, *limits: Limits | None) -> Limits:
+        """Return the smallest of what is set in any of them; what nobody sets keeps its default."""
+        chosen: dict[str, object] = {}
+        for name in cls.model_fields:
+            values = [v for x in limits if x and name in x.model_fields_set and (v := getattr(x, name)) is not None]
+            if values:
+                chosen[name] = min(values)
+        return cls.model_validate(chosen)
+
+
+@dataclass(slots=True)
+class Budget:
+    """What one run has spent of its limits. One ledger counts every model call of every loop."""
+
+    limits: Limits
+    spent: Usage = Usage()
+
+    def add(self, usage: Usage) -> None:
+        """Count a finished model call."""
+        self.spent += usage
+
+    def exhausted(self, elapsed: float) -> str | None:
+        """Name the limit that leaves no room for another call, or None.
+
+        Args:
+            elapsed: Active seconds of the run so far.
+        """
+        limits, spent = self.limits, self.spent
+        if spent.calls >= limits.model_calls:
+            return f"model_calls: {spent.calls} of {limits.model_calls}"
+        if spent.tokens >= limits.tokens:
+            return f"tokens: {spent.tokens} of {limits.tokens}"
+        if limits.cost is not None and spent.cost is not None and spent.cost >= limits.cost:
+            return f"cost: {spent.cost} of {limits.cost}"
+        if elapsed >= limits.time:
+            return f"time: {elapsed:.0f} s of {limits.time:.0f} s"
+        return None

@@ -1,0 +1,96 @@
+"""What comes back: artifacts, outcomes of subtasks, and the result of a run. Pure."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from orchestrator.failure import Failure
+from orchestrator.messages import Usage
+
+OutcomeStatus = Literal["done", "partial", "failed", "skipped", "cancelled", "needs_review"]
+RunStatus = Literal["done", "partial", "failed", "cancelled", "needs_review", "running", "interrupted"]
+StopReason = Literal[
+    "answer",
+    "max_turns",
+    "repeated_calls",
+    "tool_failures",
+    "empty_replies",
+    "cut",
+    "invalid_output",
+    "plan_invalid",
+    "budget",
+    "deadline",
+    "cancelled",
+    "need_failed",
+    "rejected",
+    "model_unavailable",
+    "needs_person",
+    "bug",
+]
+
+
+class Artifact(BaseModel):
+    """A file of the workspace that belongs to a result."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    path: str
+    """Relative to the workspace, with forward slashes."""
+    size: int
+    """Bytes."""
+    sha256: str
+    media_type: str
+    by: str
+    """Path of the loop that wrote it."""
+    untrusted: bool = False
+    """Its content may come from outside."""
+
+
+class Outcome(BaseModel):
+    """How one subtask ended. Read from the loop's structure, never from its prose."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    id: str
+    path: str
+    """Path of the loop, as `ori/collect`."""
+    role: str
+    """The role, or the tool of a subtask without a model."""
+    status: OutcomeStatus
+    stop_reason: StopReason
+    answer: str = ""
+    value: Any = None
+    """The structured result, where one was asked for or a tool gave one."""
+    failure: Failure | None = None
+    artifacts: tuple[Artifact, ...] = ()
+    untrusted: tuple[str, ...] = ()
+    """Sources outside the run that the answer may carry words of."""
+    usage: Usage = Usage()
+    """Of this path and everything below it: attempts, reviews, children."""
+    attempts: int = 1
+    started: float = 0.0
+    """Seconds since the epoch."""
+    ended: float = 0.0
+
+
+class RunResult(BaseModel):
+    """How a run ended."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    run_id: str
+    status: RunStatus
+    stop_reason: StopReason
+    answer: str = ""
+    value: Any = None
+    formatted_goal: dict[str, Any] | None = None
+    """The planner's reading of the goal: `task_type`, `entities`, `expected_output`."""
+    outcomes: dict[str, Outcome] = {}
+    """The top planner's subtasks by id, in plan order."""
+    artifacts: tuple[Artifact, ...] = ()
+    usage: Usage = Usage()
+    failure: Failure | None = None
+    workspace: str | None = None
+    """Folder that holds the artifacts; None when no tool used one."""

@@ -1,0 +1,56 @@
+"""A role: what one kind of agent is for, may call and may spend."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from orchestrator.limits import Limits
+
+
+class Review(BaseModel):
+    """Who checks a role's results, and how often they may be sent back."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    by: str
+    """Name of the role that reviews."""
+    rounds: int = Field(2, ge=1)
+    """How often the reviewer is asked before the result ends as `needs_review`."""
+
+
+class Role(BaseModel):
+    """What one kind of agent is for, may call and may spend; all that makes it differ from another."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    name: str
+    description: str
+    """What a planner sees when it chooses a role."""
+    prompt: str
+    """The static system prompt."""
+    tools: tuple[str, ...] = ()
+    """The whitelist: nothing else can be called."""
+    model: str = "default"
+    """A key of `ori.yaml`'s models."""
+    params: dict[str, Any] = {}
+    """Generation parameters, over the model's own."""
+    limits: Limits = Limits()
+    output: dict[str, Any] | None = None
+    """JSON Schema of the result; the loop ends only with a valid one."""
+    review: Review | None = None
+    approval: tuple[str, ...] = ()
+    """Tools whose calls a person must allow."""
+    may_delegate: tuple[str, ...] | None = None
+    """Roles that a planner of this role may use; None: all but itself. Needs `delegate` in `tools`."""
+    parallel_tool_calls: bool | None = None
+    """False: at most one call a turn."""
+    final_marker: Literal["optional", "required"] = "optional"
+    """Whether the answer must follow `FINAL_ANSWER:`."""
+    must_use_tools: bool = False
+    """Ask once more when the first answer comes without any call."""
+    min_confidence: float | None = Field(None, ge=0, le=1)
+    """As a reviewer: a verdict with less confidence goes to a person."""
+    on_failure: Literal["end", "needs_review"] = "end"
+    """What follows when a tool keeps failing: end with what there is, or ask a person."""
