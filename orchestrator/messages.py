@@ -120,6 +120,8 @@ class Request:
     parallel_tool_calls: bool | None = None
     params: Mapping[str, Json] = field(default_factory=dict)
     """Generation parameters that override the model's own (`temperature`, `top_p`, `max_tokens`, …)."""
+    observed: str = ""
+    """What tools and other loops said since the reply before, the workspace's path left out; a replay compares it."""
 
 
 @dataclass(frozen=True, slots=True)
