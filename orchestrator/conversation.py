@@ -1,0 +1,64 @@
+"""The messages of one loop: append-only, hashed as they come, every call paired with its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from hashlib import sha256
+
+import orjson
+
+from orchestrator.messages import Message, ToolCall
+
+
+class Conversation:
+    """What one loop has said and seen so far. Only ever grows, so that a server's prefix cache keeps hitting."""
+
+    __slots__ = ("_hash", "_messages")
+
+    def __init__(self, messages: Iterable[Message] = ()) -> None:
+        self._messages: list[Message] = []
+        self._hash = ""
+        for message in messages:
+            self.append(message)
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """Everything so far."""
+        return tuple(self._messages)
+
+    @property
+    def hash(self) -> str:
+        """Chained over all messages: equal hashes mean equal conversations."""
+        return self._hash
+
+    def append(self, message: Message) -> None:
+        """Add a message at the end."""
+        self._messages.append(message)
+        self._hash = sha256(self._hash.encode() + orjson.dumps(message)).hexdigest()
+
+    def open_calls(self) -> tuple[ToolCall, ...]:
+        """Return the calls of the last assistant message that have no answer yet, in order."""
+        answered = set()
+        for message in reversed(self._messages):
+            if message.role == "tool":
+                answered.add(message.call_id)
+            elif message.role == "assistant":
+                return tuple(call for call in message.calls if call.id not in answered)
+        return ()
+
+    def observed(self) -> str:
+        """Return what tools and other loops said since the last assistant message."""
+        texts = []
+        for message in reversed(self._messages):
+            if message.role == "assistant":
+                break
+            if message.role in ("tool", "data"):
+                texts.append(message.content)
+        return "\n\n".join(reversed(texts))
+
+    def last_text(self) -> str:
+        """Return the text of the last assistant message that has any, or an empty string."""
+        return next((m.content for m in reversed(self._messages) if m.role == "assistant" and m.content), "")
