@@ -1,0 +1,1 @@
+"""Ways in: the command, and what it draws in a terminal."""

@@ -1,0 +1,282 @@
+"""A run as it stands: the fold of its events that the live tree and `ori show` draw. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from orchestrator.events import (
+    BreakerChanged,
+    BudgetReached,
+    Compacted,
+    Event,
+    MessageAppended,
+    ModelCalled,
+    ModelFailed,
+    ModelReplied,
+    PlanAdded,
+    PlanRejected,
+    ReviewDone,
+    RunEnded,
+    RunStarted,
+    SubtaskEnded,
+    SubtaskStarted,
+    SubtaskWaiting,
+    TextDelta,
+    ToolProgress,
+    ToolReturned,
+    ToolStarted,
+    Warned,
+)
+from orchestrator.messages import Usage
+from orchestrator.results import Outcome, RunResult
+
+
+@dataclass(slots=True)
+class Call:
+    """One tool call."""
+
+    name: str
+    arguments: str
+    returned: ToolReturned | None = None
+    """None: it still runs."""
+    said: str = ""
+    """How far it says it is."""
+
+
+@dataclass(slots=True)
+class Turn:
+    """One model call, and the tool calls it asked for."""
+
+    attempt: int
+    number: int
+    model: str = ""
+    text: str = ""
+    """What the model wrote so far."""
+    replied: ModelReplied | None = None
+    failed: ModelFailed | None = None
+    calls: dict[str, Call] = field(default_factory=dict)
+
+    @property
+    def doing(self) -> str:
+        """What happens in it right now."""
+        running = [call for call in self.calls.values() if call.returned is None]
+        if running:
+            return ", ".join(f"{call.name}: {call.said}" if call.said else call.name for call in running)
+        if self.replied or self.failed:
+            return ""
+        return f"writes ({len(self.text):,} characters)" if self.text else "thinks"
+
+
+@dataclass(slots=True)
+class Node:
+    """One place of the tree: the root's loop, a subtask, or a review. Attempts of a subtask share it."""
+
+    path: str
+    id: str
+    role: str = ""
+    goal: str = ""
+    after: tuple[str, ...] = ()
+    state: str = "pending"
+    """`pending`, `running`, `waiting`, or how it ended."""
+    attempt: int = 1
+    started: float | None = None
+    """Seconds since the epoch."""
+    ended: float | None = None
+    result: str = ""
+    """What came of it, or why it waits or failed."""
+    usage: Usage = Usage()
+    """Of this node and everything below it."""
+    turns: dict[str, Turn] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    """Plans sent back or mended, verdicts of reviewers, summaries of a full window."""
+    children: dict[str, Node] = field(default_factory=dict)
+
+    @property
+    def open(self) -> bool:
+        """It has not ended."""
+        return self.state in ("pending", "running", "waiting")
+
+    def doing(self) -> str:
+        """Say what it does right now, as `turn 2: query_table`."""
+        turn = next(reversed(self.turns.values()), None)
+        parts = [f"attempt {self.attempt}"] if self.attempt > 1 else []
+        if turn and turn.number:
+            parts.append(f"turn {turn.number}")
+        place = ", ".join(parts)
+        doing = turn.doing if turn else ""
+        return f"{place}: {doing}" if place and doing else place or doing
+
+    def walk(self) -> Iterator[Node]:
+        """Yield this node and all below it."""
+        yield self
+        for child in self.children.values():
+            yield from child.walk()
+
+
+@dataclass(slots=True)
+class Progress:
+    """The state of one run, as far as its events tell it."""
+
+    run: str = ""
+    goal: str = ""
+    workspace: str = ""
+    scenario: str | None = None
+    models: dict[str, str] = field(default_factory=dict)
+    root: Node = field(default_factory=lambda: Node("", ""))
+    by_role: dict[str, Usage] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+    result: RunResult | None = None
+    now: float = 0.0
+    """When the latest event happened, in seconds since the epoch."""
+    changes: int = 0
+    """How many events came."""
+    _nodes: dict[str, Node] = field(default_factory=dict)
+
+    def apply(self, event: Event) -> None:
+        """Take the next event in."""
+        self.now = max(self.now, event.at)
+        self.changes += 1
+        match event:
+            case RunStarted() | RunEnded():
+                self._run(event)
+            case PlanAdded() | PlanRejected():
+                self._plan(event)
+            case SubtaskStarted() | SubtaskWaiting() | SubtaskEnded() | ReviewDone():
+                self._subtask(event)
+            case ModelCalled() | ModelReplied() | ModelFailed() | TextDelta() | MessageAppended():
+                self._model(event)
+            case ToolStarted() | ToolReturned() | ToolProgress():
+                self._tool(event)
+            case Compacted(messages=messages, tokens_before=before, tokens_after=after):
+                note = f"{messages} messages compacted: {before:,} → {after:,} tokens"
+                self.node(event.path).notes.append(note)
+            case BudgetReached(limit=limit):
+                self.warnings.append(f"budget reached, {limit}")
+            case BreakerChanged(endpoint=endpoint, state=state):
+                self.warnings.append(f"endpoint {endpoint}: breaker {state}")
+            case Warned(text=text):
+                self.warnings.append(text)
+
+    def node(self, path: str) -> Node:
+        """Return the node of a path, whatever the attempts on the way; a new one hangs below its parent."""
+        place, _ = _split(path)
+        if place not in self._nodes:
+            parent, _, name = place.rpartition("/")
+            node = self._nodes[place] = Node(place, name.replace("@review", "review "))
+            if parent:
+                self.node(parent).children[name] = node
+            else:
+                self.root = node
+        return self._nodes[place]
+
+    def stop(self, state: str) -> None:
+        """Say how what is still open ended, when no event will."""
+        for node in self.root.walk():
+            if node.state in ("running", "waiting"):
+                node.state, node.ended = state, self.now
+
+    def _run(self, event: RunStarted | RunEnded) -> None:
+        if isinstance(event, RunStarted):
+            self.run, self.goal, self.workspace = event.run, event.goal, event.workspace
+            self.scenario, self.models = event.scenario, event.models
+            self.node(event.path or event.root)
+            self.root.role, self.root.state, self.root.started = event.root, "running", event.at
+        else:
+            self.result = event.result
+            self.stop("cancelled")
+            self.root.state, self.root.ended = event.result.status, event.at
+            self.root.result = _result(event.result)
+
+    def _plan(self, event: PlanAdded | PlanRejected) -> None:
+        planner = self.node(event.path)
+        if isinstance(event, PlanRejected):
+            planner.notes += [f"plan sent back: {fault}" for fault in event.faults]
+            return
+        planner.notes += [f"plan mended: {mend}" for mend in event.mended]
+        for subtask in event.subtasks:
+            node = self.node(f"{event.path}/{subtask['id']}")
+            node.role = subtask.get("role") or subtask.get("tool") or ""
+            node.goal, node.after = subtask.get("goal") or "", tuple(subtask.get("after") or ())
+            node.state, node.result = "pending", ""
+        for old, new in event.replaced.items():
+            planner.notes.append(f"{new} stands in for {old}")
+
+    def _subtask(self, event: SubtaskStarted | SubtaskWaiting | SubtaskEnded | ReviewDone) -> None:
+        node = self.node(event.path)
+        match event:
+            case SubtaskStarted():
+                node.role, node.goal, node.attempt = event.role, event.goal, event.attempt
+                node.state, node.result, node.ended = "running", "", None
+                node.started = event.at if node.started is None else node.started
+            case SubtaskWaiting(why=why):
+                node.state, node.result = "waiting", why
+            case SubtaskEnded(outcome=outcome):
+                node.role = node.role or outcome.role
+                node.state, node.ended = outcome.status, event.at
+                node.attempt, node.result = outcome.attempts, _result(outcome)
+            case ReviewDone(round=number, accepted=accepted, feedback=feedback):
+                review = self.node(f"{node.path}/@review{number}")
+                verdict = "accepted" if accepted else "sent back"
+                review.state, review.ended, review.result = "done", event.at, f"{verdict}: {feedback}".rstrip(": ")
+
+    def _model(self, event: ModelCalled | ModelReplied | ModelFailed | TextDelta | MessageAppended) -> None:
+        if not event.key or (isinstance(event, MessageAppended) and event.message.role != "assistant"):
+            return
+        turn = self._turn(event)
+        match event:
+            case ModelCalled(model=model):
+                turn.model, turn.text, turn.replied, turn.failed = model, "", None, None
+            case TextDelta(text=text):
+                turn.text += text
+            case MessageAppended(message=message):
+                turn.text = message.content
+            case ModelFailed():
+                turn.failed = event
+            case ModelReplied(usage=usage):
+                turn.replied = event
+                self._spend(event.path, usage)
+
+    def _tool(self, event: ToolStarted | ToolReturned | ToolProgress) -> None:
+        calls = self._turn(event).calls
+        match event:
+            case ToolStarted():
+                calls[event.key] = Call(event.name, event.arguments)
+            case ToolReturned():
+                calls.setdefault(event.key, Call(event.name, "")).returned = event
+            case ToolProgress() if event.key in calls:
+                calls[event.key].said = event.text
+
+    def _turn(self, event: Event) -> Turn:
+        """Return the turn that a key `path:turn:kind` speaks of."""
+        node = self.node(event.path)
+        place, number, _ = event.key.rsplit(":", 2)
+        _, attempt = _split(place)
+        if node.state == "pending" or (node.state == "waiting"):
+            node.state = "running"
+        node.started = event.at if node.started is None else node.started
+        return node.turns.setdefault(f"{place}:{number}", Turn(attempt, int(number)))
+
+    def _spend(self, path: str, usage: Usage) -> None:
+        role = self.node(path).role
+        self.by_role[role] = self.by_role.get(role, Usage()) + usage
+        steps = path.split("/")
+        for depth in range(1, len(steps) + 1):
+            node = self.node("/".join(steps[:depth]))
+            node.usage += usage
+
+
+def _split(path: str) -> tuple[str, int]:
+    """Tell a path's place in the tree from the attempt of its last step: `ori/a~2/b~3` → `ori/a/b`, 3."""
+    attempt = re.search(r"~(\d+)$", path)
+    return re.sub(r"~\d+(?=/|$)", "", path), int(attempt[1]) if attempt else 1
+
+
+def _result(end: Outcome | RunResult) -> str:
+    """What came of it: the failure, else the answer, else why it stopped."""
+    if end.failure:
+        return end.failure.message
+    if end.answer:
+        return end.answer
+    return f"{len(end.artifacts)} files" if end.artifacts else end.stop_reason
