@@ -6,8 +6,9 @@ numbered from 1 within their run; passing ones (`seq` 0) reach subscribers only 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
 from typing import Annotated, Any, Literal, Union
 
@@ -371,12 +372,12 @@ _ENVELOPE = frozenset(f.name for f in fields(Event))
 def payload(event: Event) -> bytes:
     """Encode what only this kind of event holds, as one JSON object; the shared fields have columns of their own."""
     own = {f.name: getattr(event, f.name) for f in fields(event) if f.name not in _ENVELOPE}
-    return orjson.dumps(own, default=_plain)
+    return _json(own)
 
 
 def encode(event: Event) -> bytes:
     """Encode a whole event as one JSON object."""
-    return orjson.dumps(event, default=_plain)
+    return _json(event)
 
 
 def decode(data: bytes | str) -> Event:
@@ -394,9 +395,18 @@ def _decoder() -> TypeAdapter[Any]:
     return TypeAdapter(Annotated[AnyEvent, Field(discriminator="type")])
 
 
+def _json(value: object) -> bytes:
+    try:
+        return orjson.dumps(value, default=_plain)
+    except TypeError:  # a lone surrogate, which is replaced, or a number or a key that orjson refuses
+        return json.dumps(value, default=_plain, ensure_ascii=False).encode("utf-8", "replace")
+
+
 def _plain(value: object) -> Any:
+    if is_dataclass(value):
+        return {f.name: getattr(value, f.name) for f in fields(value)}
     if isinstance(value, BaseModel):
-        return value.model_dump(mode="json")
+        return value.model_dump()
     if isinstance(value, Mapping):
         return dict(value)
     return str(value)

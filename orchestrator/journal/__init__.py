@@ -1,14 +1,18 @@
 """The log: where events go and come from.
 
-`Journal` is the protocol; `memory` and `sqlite` are its two stores. Nothing outside this package writes SQL.
+`Journal` is the protocol; `memory` and `sqlite` are its two stores, `log` is one run's way into them. Nothing
+outside this package writes SQL.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
+from orchestrator.errors import ConfigError, JournalError, nearest
 from orchestrator.events import Event
 
 
@@ -19,7 +23,8 @@ class RunInfo:
     run: str
     goal: str
     status: str
-    """As in `RunResult.status`; `running` until `run.ended` is there (or `interrupted`, when its owner is gone)."""
+    """As in `RunResult.status`. A run without an end, or that went on after it, is `running` while somebody owns it,
+    else `interrupted`."""
     started: float
     """Seconds since the epoch."""
     ended: float | None
@@ -37,7 +42,7 @@ class Journal(Protocol):
         """Wait until everything written so far is durable.
 
         Raises:
-            JournalError: The store cannot be written; what was written before is kept.
+            JournalError: The store cannot be written. What was written is kept and tried again at the next commit.
         """
 
     async def events(self, run: str) -> Sequence[Event]:
@@ -50,5 +55,69 @@ class Journal(Protocol):
     async def runs(self) -> Sequence[RunInfo]:
         """Return all runs, the newest first."""
 
+    async def resolve(self, prefix: str) -> str:
+        """Return the id of the one run whose id starts with this.
+
+        Raises:
+            JournalError: No run fits, or several do.
+        """
+
+    def own(self, run: str) -> AbstractAsyncContextManager[None]:
+        """Be the only one who works on a run, across processes, until the context ends or the process dies.
+
+        Raises:
+            JournalError: Somebody else works on it.
+        """
+
     async def aclose(self) -> None:
         """Write what is left and let go of the store; a closed journal opens again at the next use."""
+
+
+def open_journal(journal: str | Path | Journal, default: Path) -> Journal:
+    """Return the journal that a setting names.
+
+    Args:
+        journal: `"memory"`, `"sqlite"`, the path of a database, or a journal of one's own.
+        default: The database that `"sqlite"` stands for.
+
+    Raises:
+        ConfigError: A word that is neither a known name nor looks like a path.
+    """
+    if not isinstance(journal, str | Path):
+        return journal
+    if journal == "memory":
+        from orchestrator.journal.memory import MemoryJournal
+
+        return MemoryJournal()
+    from orchestrator.journal.sqlite import SqliteJournal
+
+    if journal == "sqlite":
+        return SqliteJournal(default)
+    path = Path(journal).expanduser()
+    if isinstance(journal, str) and path.name == journal and not path.suffix:
+        hint = nearest(journal, ("memory", "sqlite"))
+        raise ConfigError(
+            f"journal {journal!r} is not known{hint}; a path needs a folder or a suffix, as in './runs.db'"
+        )
+    return SqliteJournal(path)
+
+
+def find_run(prefix: str, runs: Sequence[str]) -> str:
+    """Return the one run that a prefix means.
+
+    Raises:
+        JournalError: No run fits, or several do.
+    """
+    found = [run for run in runs if run.startswith(prefix)]
+    if prefix in found:
+        return prefix
+    if not found:
+        raise unknown_run(prefix, runs)
+    if len(found) > 1:
+        raise JournalError(f"{prefix!r} fits {len(found)} runs, such as {', '.join(found[:5])}; give more of the id")
+    return found[0]
+
+
+def unknown_run(run: str, runs: Sequence[str]) -> JournalError:
+    """Return the error for a run that the log does not hold."""
+    return JournalError(f"there is no run {run!r} in the log{nearest(run, runs)}")

@@ -1,0 +1,306 @@
+"""A log in a SQLite database that many processes may share.
+
+Events gather in memory; `commit` wakes the one thread that writes, and everything that waits shares a transaction.
+Readers use connections of their own, which cannot write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager, closing
+from decimal import Decimal
+from hashlib import sha256
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, NamedTuple, TypeVar
+
+import orjson
+from pydantic import ValidationError
+
+from orchestrator.errors import JournalError
+from orchestrator.events import Event, decode, payload
+from orchestrator.journal import RunInfo, find_run, unknown_run
+from orchestrator.journal.owner import Owners
+
+_VERSION = 1
+_SCHEMA = f"""
+BEGIN IMMEDIATE;
+CREATE TABLE event(
+    run TEXT NOT NULL, seq INTEGER NOT NULL, at REAL NOT NULL, type TEXT NOT NULL,
+    path TEXT NOT NULL, key TEXT NOT NULL, hash TEXT NOT NULL, data TEXT NOT NULL,
+    PRIMARY KEY (run, seq)
+);
+CREATE INDEX event_type ON event(type, run, seq);
+CREATE TABLE blob(sha256 TEXT PRIMARY KEY, bytes BLOB NOT NULL);
+CREATE TABLE signal(
+    id INTEGER PRIMARY KEY, run TEXT NOT NULL, key TEXT NOT NULL, signal TEXT NOT NULL,
+    by TEXT NOT NULL, at REAL NOT NULL, data TEXT NOT NULL
+);
+CREATE INDEX signal_run ON signal(run);
+PRAGMA user_version = {_VERSION};
+COMMIT;
+"""
+_READ = """
+SELECT event.run, seq, at, type, path, key, CAST(coalesce(blob.bytes, data) AS BLOB)
+FROM event LEFT JOIN blob ON blob.sha256 = data
+"""
+_BLOB = 256_000
+"""Bytes of data beyond which a row holds the SHA-256 of a blob."""
+
+T = TypeVar("T")
+
+
+class _Row(NamedTuple):
+    """What is stored of an event."""
+
+    run: str
+    seq: int
+    at: float
+    type: str
+    path: str
+    key: str
+    hash: str
+    data: bytes
+
+
+class SqliteJournal:
+    """Keeps events in a SQLite database, made at the first use.
+
+    Args:
+        path: The database file.
+        busy_timeout: Seconds to wait for another process that writes.
+    """
+
+    def __init__(self, path: str | Path, *, busy_timeout: float = 10.0) -> None:
+        self.path = Path(path)
+        self._busy_timeout = busy_timeout
+        self._owners = Owners(self.path.with_name(f"{self.path.name}.locks"))
+        self._rows: list[_Row] = []  # written, not yet durable
+        self._unwritable: str | None = None
+        self._storing = threading.Lock()
+        self._starting = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._jobs: SimpleQueue[tuple[Future[None], bool]] = SimpleQueue()
+
+    def write(self, event: Event) -> None:
+        """Take an event; it is durable only after a `commit` that was called later."""
+        try:
+            data = payload(event)
+        except (TypeError, ValueError, RecursionError) as error:
+            self._unwritable = f"event {event.seq} ({event.type}) of run {event.run} is no JSON: {error}"
+            return
+        hash_ = getattr(event, "hash", "")
+        self._rows.append(_Row(event.run, event.seq, event.at, event.type, event.path, event.key, hash_, data))
+
+    async def commit(self) -> None:
+        """Wait until everything written so far is durable."""
+        if self._rows:
+            await asyncio.wrap_future(self._flush())
+        if self._unwritable:
+            raise JournalError(self._unwritable)
+
+    async def events(self, run: str) -> Sequence[Event]:
+        """Return a run's events in order."""
+        nothing: list[Event] = []
+        events = await self._read(lambda db: list(_events(db, run)), nothing)
+        if not events:
+            raise unknown_run(run, await self._run_ids())
+        return events
+
+    async def runs(self) -> Sequence[RunInfo]:
+        """Return all runs, the newest first."""
+        return await self._read(lambda db: _runs(db, self._owners), [])
+
+    async def resolve(self, prefix: str) -> str:
+        """Return the id of the one run whose id starts with this."""
+        return find_run(prefix, await self._run_ids())
+
+    def own(self, run: str) -> AbstractAsyncContextManager[None]:
+        """Be the only one who works on a run, across processes."""
+        return self._owners.own(run)
+
+    async def aclose(self) -> None:
+        """Write what is left, end the thread and close the database."""
+        if self._thread or self._rows:
+            await asyncio.wrap_future(self._flush(last=True))
+        if self._unwritable:
+            raise JournalError(self._unwritable)
+
+    async def _run_ids(self) -> list[str]:
+        query = "SELECT DISTINCT run FROM event WHERE type = 'run.started'"
+        return await self._read(lambda db: [run for (run,) in db.execute(query)], [])
+
+    async def _read(self, query: Callable[[sqlite3.Connection], T], nothing: T) -> T:
+        await self.commit()
+        return await asyncio.to_thread(self._query, query, nothing)
+
+    def _query(self, query: Callable[[sqlite3.Connection], T], nothing: T) -> T:
+        if not self.path.exists():
+            return nothing
+        address = f"{self.path.absolute().as_uri()}?mode=ro"
+        try:
+            with closing(sqlite3.connect(address, uri=True, timeout=self._busy_timeout)) as db:
+                return query(db) if _is_set_up(db, self.path) else nothing
+        except sqlite3.Error as error:
+            raise JournalError(f"cannot read the log {self.path}: {error}")
+
+    def _flush(self, *, last: bool = False) -> Future[None]:
+        """Ask the thread to store the rows (and to end, if this is the last job), and start it if there is none."""
+        done: Future[None] = Future()
+        with self._starting:
+            if self._thread is None or not self._thread.is_alive():
+                self._jobs = SimpleQueue()
+                self._thread = threading.Thread(target=self._work, args=(self._jobs,), name="journal", daemon=True)
+                self._thread.start()
+            self._jobs.put((done, last))
+            if last:
+                self._thread = None
+        return done
+
+    def _work(self, jobs: SimpleQueue[tuple[Future[None], bool]]) -> None:
+        db: sqlite3.Connection | None = None
+        last = False
+        while not last:
+            waiting = [jobs.get()]
+            while not jobs.empty():
+                waiting.append(jobs.get())
+            last = waiting[-1][1]
+            problem: str | None = f"the thread that writes the log {self.path} died"
+            try:
+                db = db or _open(self.path, self._busy_timeout)
+                self._store(db)
+                problem = None
+            except JournalError as error:
+                problem = str(error)
+            except (sqlite3.Error, OSError) as error:
+                problem = f"cannot write the log {self.path}: {error}; {len(self._rows)} events wait for the next try"
+            finally:
+                if db and (problem or last):
+                    db.close()  # undoes a half transaction
+                    db = None
+                for done, _ in waiting:
+                    _settle(done, problem)
+
+    def _store(self, db: sqlite3.Connection) -> None:
+        with self._storing:
+            rows = self._rows[:]
+            if not rows:
+                return
+            db.execute("BEGIN IMMEDIATE")
+            for row in rows:
+                data = row.data.decode()
+                if len(row.data) > _BLOB:
+                    data = sha256(row.data).hexdigest()
+                    db.execute("INSERT OR IGNORE INTO blob VALUES (?, ?)", (data, row.data))
+                db.execute("INSERT INTO event VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (*row[:-1], data))
+            db.execute("COMMIT")
+            del self._rows[: len(rows)]
+
+
+def _settle(done: Future[None], problem: str | None) -> None:
+    if not done.set_running_or_notify_cancel():
+        return
+    if problem:
+        done.set_exception(JournalError(problem))
+    else:
+        done.set_result(None)
+
+
+def _open(path: Path, busy_timeout: float) -> sqlite3.Connection:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    db = sqlite3.connect(path, timeout=busy_timeout, isolation_level=None)
+    try:
+        if not _is_set_up(db, path):
+            _set_up(db, path, busy_timeout)
+        db.execute("PRAGMA synchronous = FULL")
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _set_up(db: sqlite3.Connection, path: Path, busy_timeout: float) -> None:
+    from filelock import FileLock
+
+    # Switching to WAL does not wait for others who switch at the same time.
+    with FileLock(path.with_name(f"{path.name}.setup"), timeout=busy_timeout) as lock:
+        if not _is_set_up(db, path):
+            db.execute("PRAGMA journal_mode = WAL")
+            db.executescript(_SCHEMA)
+        Path(lock.lock_file).unlink(missing_ok=True)
+
+
+def _is_set_up(db: sqlite3.Connection, path: Path) -> bool:
+    """Whether the tables are there.
+
+    Raises:
+        JournalError: The database is something else, or of another version.
+    """
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    if version == 0 and db.execute("SELECT 1 FROM sqlite_master").fetchone():
+        raise JournalError(f"{path} is a database, but not a log of runs; name another file")
+    if version not in (0, _VERSION):
+        raise JournalError(
+            f"{path} has schema version {version}, expected {_VERSION}; use the version of ori that wrote it, "
+            "or move the file away"
+        )
+    return bool(version)
+
+
+def _events(db: sqlite3.Connection, run: str) -> Iterator[Event]:
+    rows = db.execute(f"{_READ} WHERE run = ? ORDER BY seq", (run,))
+    for number, (run, seq, at, type_, path, key, data) in enumerate(rows, start=1):
+        if seq != number:
+            raise JournalError(f"event {number} of run {run} is missing")
+        envelope = orjson.dumps({"run": run, "seq": seq, "at": at, "type": type_, "path": path, "key": key})
+        try:
+            yield decode(envelope[:-1] + (b"," if len(data) > 2 else b"") + data[1:])
+        except ValidationError as error:
+            raise _unreadable(run, seq, error)
+
+
+def _unreadable(run: str, seq: int, error: ValueError) -> JournalError:
+    why = str(error)
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False, include_input=False)[0]
+        why = f"{'.'.join(map(str, first['loc']))} {first['msg']}".strip()
+    return JournalError(f"event {seq} of run {run} cannot be read: {why}")
+
+
+def _runs(db: sqlite3.Connection, owners: Owners) -> list[RunInfo]:
+    ends = {run: (at, data["result"]) for run, at, data in _load(db, _STANDING_ENDS)}
+    infos: dict[str, RunInfo] = {}
+    for run, at, data in _load(db, "WHERE type = 'run.started' ORDER BY at DESC, event.rowid DESC"):
+        ended, result = ends.get(run, (None, None))
+        usages = [result["usage"]] if result else [x["usage"] for _, _, x in _load(db, _REPLIES, run)]
+        costs = [Decimal(usage["cost"]) for usage in usages if usage["cost"] is not None]
+        infos[run] = RunInfo(
+            run=run,
+            goal=data["goal"],
+            status=result["status"] if result else "running" if owners.held(run) else "interrupted",
+            started=at,
+            ended=ended,
+            cost=str(sum(costs)) if costs else None,
+            tokens=sum(usage["prompt"] + usage["completion"] for usage in usages),
+        )
+    return list(infos.values())
+
+
+def _load(db: sqlite3.Connection, where: str, *values: str) -> Iterator[tuple[str, float, Any]]:
+    for run, seq, at, _, _, _, data in db.execute(f"{_READ} {where}", values):
+        try:
+            yield run, at, orjson.loads(data)
+        except ValueError as error:
+            raise _unreadable(run, seq, error)
+
+
+_REPLIES = "WHERE type = 'model.replied' AND run = ?"
+_STANDING_ENDS = """
+WHERE type = 'run.ended' AND NOT EXISTS (
+    SELECT 1 FROM event AS later WHERE later.type = 'model.called' AND later.run = event.run AND later.seq > event.seq
+) ORDER BY seq
+"""
