@@ -1,0 +1,252 @@
+"""The wire: one adapter for every server that speaks the OpenAI protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, cast
+from weakref import WeakKeyDictionary
+
+from orchestrator.errors import ConfigError, ModelError
+from orchestrator.failure import Failure, FailureKind
+from orchestrator.messages import Delta, Json, Reply, Request
+from orchestrator.models.faults import classify
+from orchestrator.models.replies import Assembly, read_body, read_events, read_reply
+from orchestrator.models.tokens import Price
+from orchestrator.models.wire import encode, wire_messages, wire_tools
+
+if TYPE_CHECKING:
+    import httpx2
+    from openai import AsyncOpenAI
+
+_SECRET = ("key", "auth", "token", "secret", "cookie")
+"""A header whose name has one of these holds a secret."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """How long a model may take, in seconds."""
+
+    connect: float = 5.0
+    read: float = 60.0
+    """Without a byte, when streaming."""
+    first_byte: float = 300.0
+    """Until the answer comes, when not streaming."""
+
+
+class OpenAIModel:
+    """A model behind any server that speaks the OpenAI protocol.
+
+    Args:
+        model: Its name, as the server knows it.
+        base_url: Root of the API, usually ending in /v1; None: `OPENAI_BASE_URL`, else OpenAI's own.
+        api_key: None: `OPENAI_API_KEY`; a local server needs none.
+        window: Tokens that prompt and answer may have together.
+        max_output: Tokens that one answer may have; None: a quarter of the window, at most 8,192.
+        params: Generation parameters (`temperature`, …); those of a request win.
+        headers: Sent with every request.
+        extra_body: Fields that only this server understands.
+        stream: `auto` streams when somebody listens.
+        price: None: unknown, so replies have no cost.
+        timeout: How long it may take.
+        vision: It can see images.
+        salvage: Take calls that the model writes as text for calls.
+
+    Raises:
+        ConfigError: `base_url` or `api_key` cannot be right.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        window: int = 128_000,
+        max_output: int | None = None,
+        params: Mapping[str, Json] | None = None,
+        headers: Mapping[str, str] | None = None,
+        extra_body: Mapping[str, Json] | None = None,
+        stream: Literal["auto", "always", "never"] = "auto",
+        price: Price | None = None,
+        timeout: Timeouts | None = None,
+        vision: bool = False,
+        salvage: bool = True,
+    ) -> None:
+        self.name = model
+        self.window = window
+        self.max_output = max_output or min(8192, window // 4)
+        self.vision = vision
+        self.base_url = base_url or os.environ.get("OPENAI_BASE_URL") or "https://api.openai.com/v1"
+        self._key = (api_key or os.environ.get("OPENAI_API_KEY") or "none").strip()
+        self._params = dict(params or {})
+        self._headers = dict(headers or {})
+        self._extra_body = dict(extra_body or {})
+        self._stream = stream
+        self._price = price
+        self._timeout = timeout or Timeouts()
+        self._salvage = salvage
+        # connections belong to the event loop they were made in
+        self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncOpenAI] = WeakKeyDictionary()
+        if not self.base_url.startswith(("http://", "https://")):
+            raise ConfigError(f"base_url {self.base_url!r} of model {model!r} must begin with http:// or https://")
+        if not (self._key.isascii() and self._key.isprintable()):
+            raise ConfigError(f"api_key of model {model!r} has characters that no key has; was a placeholder left in?")
+
+    async def generate(self, request: Request, on_delta: Callable[[Delta], None] | None = None) -> Reply:
+        """Answer a request with one whole reply; one call is one HTTP request.
+
+        Args:
+            request: The conversation and the offered tools.
+            on_delta: Called with each piece as it arrives; None: nobody listens.
+
+        Raises:
+            ModelError: No whole answer came; the message names the model, the address and what to do.
+        """
+        streams = self._stream == "always" or (self._stream == "auto" and on_delta is not None)
+        sent = encode(self.body(request, stream=streams))
+        try:
+            body = await self._ask(sent, streams, on_delta or _nobody)
+            return read_reply(body, request, sent=sent, price=self._price, salvaging=self._salvage)
+        except ModelError as error:
+            raise ModelError(self._told(error.failure)) from None
+
+    async def aclose(self) -> None:
+        """Close this event loop's connections; the next `generate` opens them again."""
+        client = self._clients.pop(asyncio.get_running_loop(), None)
+        if client:
+            await client.close()
+
+    def body(self, request: Request, *, stream: bool) -> dict[str, Any]:
+        """Return the body of a request.
+
+        What stays the same in a conversation comes first and what grows comes late, so that each request repeats
+        the bytes of the one before up to the end of its messages.
+        """
+        body: dict[str, Any] = {"model": self.name, **self._params, **request.params, **self._extra_body}
+        if not body.keys() & {"max_tokens", "max_completion_tokens"}:
+            body["max_tokens"] = self.max_output
+        if stream:
+            body |= {"stream": True, "stream_options": {"include_usage": True}}
+        if request.tools:
+            body["tools"] = wire_tools(request.tools)
+            if request.parallel_tool_calls is not None:
+                body["parallel_tool_calls"] = request.parallel_tool_calls
+        body["messages"] = wire_messages(request.messages)
+        if request.tools:
+            body["tool_choice"] = request.tool_choice
+        return body
+
+    async def _ask(self, sent: bytes, streams: bool, tell: Callable[[Delta], None]) -> dict[str, Any]:
+        """Send a request and return the body of its answer."""
+        import aiohttp
+        import httpx2
+        import openai
+
+        read = self._timeout.read if streams else self._timeout.first_byte
+        try:
+            response = cast(
+                "httpx2.Response",
+                await self._client().post(
+                    "/chat/completions",
+                    cast_to=httpx2.Response,
+                    content=sent,
+                    options={"timeout": httpx2.Timeout(read, connect=self._timeout.connect, pool=None)},
+                    stream=streams,
+                ),
+            )
+            try:
+                return await _answer(response, tell)
+            finally:
+                await response.aclose()
+        except openai.APIStatusError as error:
+            answer = error.response
+            raise ModelError(classify(answer.status_code, answer.headers, answer.text)) from None
+        except (openai.APIConnectionError, httpx2.HTTPError, aiohttp.ClientError) as error:
+            raise ModelError(self._unreachable(error, read)) from None
+
+    def _client(self) -> AsyncOpenAI:
+        """Return this event loop's client."""
+        from openai import AsyncOpenAI, DefaultAioHttpClient
+
+        loop = asyncio.get_running_loop()
+        if loop not in self._clients:
+            self._clients[loop] = AsyncOpenAI(
+                api_key=self._key,
+                base_url=self.base_url,
+                max_retries=0,  # retries have one owner, and it is not the client
+                default_headers=self._headers,
+                http_client=DefaultAioHttpClient(),
+            )
+        return self._clients[loop]
+
+    def _unreachable(self, error: BaseException, read: float) -> Failure:
+        """Tell why no answer came over the network."""
+        import aiohttp
+
+        chain = list(_causes(error))
+        cause = chain[-1]
+        if any(isinstance(link, aiohttp.ConnectionTimeoutError) for link in chain):
+            seconds = self._timeout.connect
+            return Failure(FailureKind.timeout, f"no connection within {seconds:g} s (`timeout.connect`)")
+        if any(isinstance(link, TimeoutError) for link in chain):
+            return Failure(FailureKind.timeout, f"not a byte came for {read:g} s (`timeout` in ori.yaml)")
+        if any(isinstance(link, aiohttp.ClientPayloadError) for link in chain):
+            return Failure(FailureKind.truncated_stream, "the connection broke in the middle of the answer")
+        if any(isinstance(link, aiohttp.ClientConnectorError) for link in chain):
+            return Failure(
+                FailureKind.connection, f"it cannot be reached ({cause}); is the server running, and `base_url` right?"
+            )
+        return Failure(FailureKind.connection, f"the connection broke before an answer came ({cause})")
+
+    def _told(self, failure: Failure) -> Failure:
+        """Name the place, and leave out every secret."""
+        message = f"model {self.name!r} at {self.base_url}: {failure.message}"
+        secrets = [value for name, value in self._headers.items() if any(part in name.lower() for part in _SECRET)]
+        for secret in (self._key, *secrets):
+            if len(secret) >= 8:  # shorter ones are placeholders, and words of the message
+                message = message.replace(secret, "[secret]")
+        return Failure(failure.kind, message)
+
+
+async def _answer(response: httpx2.Response, tell: Callable[[Delta], None]) -> dict[str, Any]:
+    """Read an answer, streamed or not: some servers do not do as they were asked."""
+    import aiohttp
+    import httpx2
+
+    chunks: AsyncIterator[bytes]
+    if "event-stream" in response.headers.get("content-type", ""):
+        chunks = response.aiter_bytes()
+    else:
+        text = await response.aread()
+        if not text.lstrip().startswith(b"data:"):
+            return read_body(text)
+        chunks = _one(text)
+    assembly = Assembly()
+    try:
+        async for event in read_events(chunks):
+            if event == b"[DONE]":
+                break
+            for delta in assembly.add(event):
+                tell(delta)
+    except (httpx2.HTTPError, aiohttp.ClientError):
+        if assembly.finish_reason is None:
+            raise
+    return assembly.body()
+
+
+async def _one(text: bytes) -> AsyncIterator[bytes]:
+    yield text
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    link: BaseException | None = error
+    while link is not None:
+        yield link
+        link = link.__cause__
+
+
+def _nobody(delta: Delta) -> None:
+    """Stand in for a listener."""

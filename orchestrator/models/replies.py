@@ -1,0 +1,271 @@
+"""What comes back: answers and streams of any dialect become one `Reply`. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping
+from dataclasses import replace
+from hashlib import sha256
+from typing import Any
+
+from orchestrator.errors import ModelError
+from orchestrator.failure import Failure, FailureKind
+from orchestrator.messages import Delta, Json, Reply, Request, ToolCall, Usage
+from orchestrator.models.faults import classify
+from orchestrator.models.quirks import ThinkFilter, salvage, split_think
+from orchestrator.models.tokens import Price, estimate_tokens
+from orchestrator.models.wire import decode, encode
+
+_PLAIN_FIELDS = frozenset({"role", "content", "tool_calls", "function_call", "refusal", "annotations", "audio"})
+"""Fields of a message that are read, or that no server wants back; all others go back as they came."""
+_FINISH = {"max_tokens": "length", "model_length": "length", "": "stop"}
+"""Other servers' words for a finish reason."""
+
+
+def read_body(text: bytes) -> dict[str, Any]:
+    """Read the body of a plain answer.
+
+    Raises:
+        ModelError: It is no JSON, or it says that something went wrong.
+    """
+    try:
+        body = decode(text)
+        choice = body["choices"][0]
+        problem = body.get("error") or choice.get("error")
+        if problem or choice.get("finish_reason") == "error":
+            raise ModelError(classify(200, {}, encode({"error": problem or "the server gave up"}).decode()))
+    except (ValueError, TypeError, LookupError, AttributeError):
+        raise ModelError(classify(200, {}, text.decode("utf-8", "replace"))) from None
+    return dict(body)
+
+
+async def read_events(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Split a stream of server-sent events into their data."""
+    rest = b""
+    data: list[bytes] = []
+    async for chunk in chunks:
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            line = line.rstrip(b"\r")
+            if line.startswith(b"data:"):
+                data.append(line[5:].strip())
+            elif not line and data:
+                yield b"\n".join(data)
+                data = []
+    if rest.startswith(b"data:"):
+        data.append(rest[5:].strip())
+    if data:
+        yield b"\n".join(data)
+
+
+class Assembly:
+    """Puts the chunks of a stream together into the body that a plain answer would have had."""
+
+    def __init__(self) -> None:
+        self.finish_reason: str | None = None
+        """None: the answer is not whole yet."""
+        self._body: dict[str, Any] = {}
+        self._message: dict[str, Any] = {"content": ""}
+        self._thought = ""
+        self._calls: list[dict[str, Any]] = []
+        self._think = ThinkFilter()
+
+    def add(self, event: bytes) -> Iterator[Delta]:
+        """Take the next event's data and yield what a listener may see of it.
+
+        Raises:
+            ModelError: It is an error, or no JSON.
+        """
+        try:
+            chunk = decode(event)
+            choices = chunk.get("choices")
+        except (ValueError, AttributeError):
+            raise ModelError(classify(200, {}, event.decode("utf-8", "replace"))) from None
+        if chunk.get("error") or not isinstance(choices, list | None):
+            raise ModelError(classify(200, {}, event.decode("utf-8", "replace")))
+        for name in ("model", "usage"):
+            if chunk.get(name):
+                self._body[name] = chunk[name]
+        for choice in _dicts(choices)[:1]:
+            self.finish_reason = choice.get("finish_reason") or self.finish_reason
+            yield from self._add_delta(_dict(choice.get("delta") or choice.get("message")))
+
+    def body(self) -> dict[str, Any]:
+        """Return the whole body.
+
+        Raises:
+            ModelError: The stream ended before the answer did.
+        """
+        if self.finish_reason is None:
+            raise ModelError(
+                Failure(FailureKind.truncated_stream, "the stream ended without a finish reason; its half is dropped")
+            )
+        content = [{"thinking": self._thought}, {"text": self._message["content"]}]
+        message = {**self._message, "content": content, "tool_calls": self._calls}
+        return {**self._body, "choices": [{"message": message, "finish_reason": self.finish_reason}]}
+
+    def _add_delta(self, delta: Mapping[str, Any]) -> Iterator[Delta]:
+        for name, value in delta.items():
+            if name == "content":
+                reasoning, text = _texts(value)
+                self._join("content", text)
+                if reasoning:
+                    self._thought += reasoning
+                    yield Delta("reasoning", reasoning)
+                yield from self._think.feed(text)
+            elif name == "tool_calls":
+                for part in _dicts(value):
+                    self._add_call(part)
+            elif name not in _PLAIN_FIELDS and value is not None:
+                self._join(name, value)
+                if name in ("reasoning_content", "reasoning") and isinstance(value, str) and value:
+                    yield Delta("reasoning", value)
+
+    def _join(self, name: str, value: Json) -> None:
+        before = self._message.get(name)
+        joins = isinstance(value, str | list) and type(before) is type(value)
+        self._message[name] = before + value if joins else value
+
+    def _add_call(self, part: Mapping[str, Any]) -> None:
+        function = _dict(part.get("function"))
+        name, arguments = function.get("name"), function.get("arguments")
+        call = self._call_of(part, starts=bool(name))
+        call["id"] = call["id"] or part.get("id")
+        call["name"] = call["name"] or name  # some servers repeat the whole name: names are never joined
+        if isinstance(arguments, str) and isinstance(call["arguments"], str):
+            call["arguments"] += arguments
+        elif arguments is not None:
+            call["arguments"] = arguments
+
+    def _call_of(self, part: Mapping[str, Any], *, starts: bool) -> dict[str, Any]:
+        """Find the call that a delta belongs to, or begin one."""
+        index, id_ = part.get("index"), part.get("id")
+        known: dict[str, Any]
+        for known in reversed(self._calls):
+            if index is None:  # by id; with neither it goes on with the last one
+                belongs = known["id"] == id_ if id_ else not starts
+            else:  # an index that comes again with another id and a name is another call
+                belongs = known["index"] == index and not (starts and id_ and known["id"] not in (None, id_))
+            if belongs:
+                return known
+        call: dict[str, Any] = {"index": index, "id": None, "name": None, "arguments": ""}
+        self._calls.append(call)
+        return call
+
+
+def read_reply(
+    body: Mapping[str, Any], request: Request, *, sent: bytes, price: Price | None, salvaging: bool = True
+) -> Reply:
+    """Turn the body of an answer into a reply whose ids are unique and whose text is only text.
+
+    Args:
+        body: As `read_body` and `Assembly.body` return it.
+        request: What was asked.
+        sent: The request on the wire, to estimate its tokens where the server does not count them.
+        price: What the model costs.
+        salvaging: Take calls that were written as text for calls.
+    """
+    choice = body["choices"][0]
+    message = _dict(choice.get("message"))
+    reasoning, content = _texts(message.get("content"))
+    thought, content = split_think(content)
+    offered = {tool.name for tool in request.tools}
+    calls = tuple(_call(item, offered) for item in _dicts(message.get("tool_calls")))
+    if salvaging and not calls and offered and request.tool_choice != "none":
+        content, calls = salvage(content, offered)
+    extra = {k: v for k, v in message.items() if k not in _PLAIN_FIELDS and v}
+    given = extra.get("reasoning_content") or extra.get("reasoning")
+    finish = str(choice.get("finish_reason") or "")
+    return Reply(
+        content=content,
+        calls=_unique(calls, request),
+        finish_reason=_FINISH.get(finish, finish),
+        usage=_usage(body, sent, price),
+        model=str(body.get("model") or ""),
+        reasoning=given if isinstance(given, str) else reasoning or thought,
+        extra=extra,
+    )
+
+
+def _dict(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _dicts(value: object) -> list[dict[str, Any]]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def _texts(content: Json) -> tuple[str, str]:
+    """Return reasoning and text of a content, which may be a list of parts."""
+    if not isinstance(content, list):
+        return "", content if isinstance(content, str) else ""
+    parts = _dicts(content)
+    text = "".join(part["text"] for part in parts if isinstance(part.get("text"), str))
+    return "".join(_texts(part.get("thinking"))[1] for part in parts), text
+
+
+def _call(item: Mapping[str, Any], offered: Collection[str]) -> ToolCall:
+    function = _dict(item.get("function")) or item
+    name = str(function.get("name") or "").strip()
+    name = name if name in offered else name.removeprefix("functions.")
+    return ToolCall(str(item.get("id") or ""), name, _arguments(function.get("arguments")))
+
+
+def _arguments(value: Json) -> str:
+    """Return arguments as JSON text; malformed text stays as the model wrote it."""
+    if value is None or value == "":
+        return "{}"
+    if not isinstance(value, str):
+        return encode(value).decode()
+    if value.lstrip().startswith('"'):  # encoded twice?
+        try:
+            inner = decode(value.encode())
+            if isinstance(decode(inner.encode()), dict):
+                return str(inner)
+        except (ValueError, AttributeError):
+            pass
+    return value
+
+
+def _unique(calls: tuple[ToolCall, ...], request: Request) -> tuple[ToolCall, ...]:
+    """Give each call an id that is its own within the conversation."""
+    if not calls:
+        return ()
+    taken = {call.id for message in request.messages for call in message.calls} | {""}
+    unique = []
+    for number, call in enumerate(calls):
+        id_, tries = call.id, 0
+        while id_ in taken:  # 9 letters and digits: what the strictest server accepts
+            id_ = sha256(f"{request.key}.{number}.{tries}".encode()).hexdigest()[:9]
+            tries += 1
+        taken.add(id_)
+        unique.append(replace(call, id=id_))
+    return tuple(unique)
+
+
+def _usage(body: Mapping[str, Any], sent: bytes, price: Price | None) -> Usage:
+    usage = _dict(body.get("usage"))
+    prompt, completion = _count(usage, "prompt_tokens"), _count(usage, "completion_tokens")
+    cached = (
+        _count(usage.get("prompt_tokens_details"), "cached_tokens")
+        or _count(usage, "prompt_cache_hit_tokens")
+        or _count(usage, "cached_tokens")
+    )
+    estimated = prompt == 0
+    if estimated:
+        prompt = estimate_tokens(sent)
+        completion = completion or estimate_tokens(encode(body["choices"][0].get("message")))
+    cached = min(cached, prompt)
+    return Usage(
+        calls=1,
+        prompt=prompt,
+        cached=cached,
+        completion=completion,
+        reasoning=_count(usage.get("completion_tokens_details"), "reasoning_tokens"),
+        cost=price.cost(prompt, cached, completion) if price else None,
+        estimated_calls=int(estimated),
+    )
+
+
+def _count(counts: Json, name: str) -> int:
+    value = _dict(counts).get(name)
+    return max(0, int(value)) if isinstance(value, int | float) else 0
