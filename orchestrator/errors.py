@@ -5,6 +5,7 @@
     ├── ToolError        the model: its call went wrong; the text is what it reads
     ├── ModelError       the endpoint: a model call failed; carries a `Failure`
     │   └── ReplayMiss   the person who recorded: the recording has no right answer for this call
+    ├── LoopStopped      the engine: the loop that made this call ends now; carries a `Failure`
     ├── RunStopped       the engine: the whole run ends now; carries a `Failure`
     └── JournalError     the operator: the log cannot be written or read
 
@@ -14,12 +15,14 @@ A message names the value, the place, the nearest right value and the next move.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from orchestrator.failure import Failure
+    from orchestrator.results import StopReason
 
 
 class OriError(Exception):
@@ -37,8 +40,22 @@ class ConfigError(OriError):
 
     def __init__(self, message: str, *, file: str | Path | None = None, line: int | None = None) -> None:
         self.message, self.file, self.line = message, file, line
+        self._faults: tuple[ConfigError, ...] = ()
         place = "" if file is None else f"{file}:{line}: " if line else f"{file}: "
         super().__init__(place + message)
+
+    @property
+    def faults(self) -> tuple[ConfigError, ...]:
+        """Every fault that was found at once, each with its own place."""
+        return self._faults or (self,)
+
+    @classmethod
+    def all_of(cls, errors: Sequence[ConfigError]) -> ConfigError:
+        """Return one error that tells all of these, a line each."""
+        faults = tuple(fault for error in errors for fault in error.faults)
+        joint = cls(faults[0].message, file=faults[0].file, line=faults[0].line)
+        joint._faults, joint.args = faults, ("\n".join(map(str, faults)),)
+        return joint
 
 
 class ToolError(OriError):
@@ -59,6 +76,20 @@ class ModelError(OriError):
 
 class ReplayMiss(ModelError):
     """A recording holds no answer for this call, or the conversation went another way than the recorded one."""
+
+
+class LoopStopped(OriError):
+    """The loop that made this call cannot go on; it ends `failed`.
+
+    Args:
+        stop_reason: As in `Outcome.stop_reason`.
+        failure: What ended it.
+    """
+
+    def __init__(self, stop_reason: StopReason, failure: Failure) -> None:
+        self.stop_reason: StopReason = stop_reason
+        self.failure = failure
+        super().__init__(failure.message)
 
 
 class RunStopped(OriError):
@@ -84,3 +115,12 @@ def nearest(value: str, allowed: Iterable[str]) -> str:
     if close:
         return f"; did you mean {close[0]!r}?"
     return f"; allowed: {', '.join(map(repr, options[:20]))}" if options else ""
+
+
+@contextmanager
+def collecting(faults: list[ConfigError]) -> Iterator[None]:
+    """Note what is wrong in a list and go on, so that all of it can be told at once."""
+    try:
+        yield
+    except ConfigError as error:
+        faults.extend(error.faults)

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from orchestrator.limits import Limits
+
+NAME_PATTERN = r"^\w[\w-]{0,39}$"
+
+
+def _schema(value: Any) -> Any:
+    """Take a pydantic model for its JSON Schema; an empty schema asks for nothing."""
+    if isinstance(value, type) and issubclass(value, BaseModel):
+        return value.model_json_schema()
+    return value or None
 
 
 class Review(BaseModel):
@@ -25,8 +34,8 @@ class Role(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    name: str
-    description: str
+    name: str = Field(pattern=NAME_PATTERN)
+    description: str = Field(min_length=1)
     """What a planner sees when it chooses a role."""
     prompt: str
     """The static system prompt."""
@@ -37,8 +46,8 @@ class Role(BaseModel):
     params: dict[str, Any] = {}
     """Generation parameters, over the model's own."""
     limits: Limits = Limits()
-    output: dict[str, Any] | None = None
-    """JSON Schema of the result; the loop ends only with a valid one."""
+    output: Annotated[dict[str, Any] | None, BeforeValidator(_schema)] = None
+    """JSON Schema of the result (in code also a pydantic model); the loop ends only with a valid one."""
     review: Review | None = None
     approval: tuple[str, ...] = ()
     """Tools whose calls a person must allow."""

@@ -1,0 +1,216 @@
+"""A scenario: a goal with its inputs, parameters, limits and checks, as a YAML file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, PrivateAttr, model_validator
+
+from orchestrator.checks import Check
+from orchestrator.errors import ConfigError, nearest
+from orchestrator.limits import Limits
+from orchestrator.placeholders import fill_tree, names, texts
+from orchestrator.plan import Subtask
+from orchestrator.yaml import Document, Place, read, scalar
+
+_FILLED = ("goal", "inputs", "plan", "checks")
+"""Keys in whose texts parameters are put."""
+
+
+class Scenario(BaseModel):
+    """A goal with everything around it; with `plan` and `when` it is also a process template."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    goal: str
+    description: str = ""
+    params: dict[str, Any] = {}
+    """Parameters and their defaults; null: it must be given."""
+    inputs: tuple[str, ...] = ()
+    """Files and folders that are copied to the top of the workspace; relative to the scenario, else to the project."""
+    targets: tuple[str, ...] = ()
+    """Inputs that may be changed, by name; the others are read-only."""
+    roles: tuple[str, ...] | None = None
+    """Roles that a planner may use; None: all."""
+    models: dict[str, str] = {}
+    """The model to use instead, by the key it replaces: `{default: cheap}`."""
+    limits: Limits = Limits()
+    plan: tuple[Subtask, ...] = ()
+    """Runs without asking the planner to plan."""
+    when: str | None = None
+    """Goals that the plan is right for; a planner may then choose it."""
+    answer: str | None = None
+    """Id of the plan's subtask whose answer is the run's, without a call that combines."""
+    checks: tuple[Check, ...] = ()
+    recording: str | None = None
+    """File with recorded replies, relative to the scenario's folder."""
+
+    _document: Document = PrivateAttr()
+    _project: Path = PrivateAttr()
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        ids = [subtask.id for subtask in self.plan]
+        if not self.goal.strip():
+            raise ValueError("the goal is empty")
+        if self.answer is not None and self.answer not in ids:
+            raise ValueError(f"the answer comes from the unknown subtask {self.answer!r}{nearest(self.answer, ids)}")
+        if self.when is not None and not self.plan:
+            raise ValueError("when belongs to a plan, and there is none")
+        return self
+
+    @classmethod
+    def load(cls, file: Path, *, project: Path | None = None) -> Scenario:
+        """Read a scenario with the defaults of its parameters.
+
+        Args:
+            file: The YAML file.
+            project: Where inputs are looked for, too; None: the folder above the scenario's.
+
+        Raises:
+            ConfigError: The file is wrong; all faults, each with its line.
+        """
+        return cls._from(read(file), {}, project or file.absolute().parent.parent)
+
+    @property
+    def name(self) -> str:
+        """The file's name without its suffix."""
+        return self._document.file.stem
+
+    @property
+    def file(self) -> Path:
+        """The file it was read from."""
+        return self._document.file
+
+    def bind(self, params: Mapping[str, Any] | None = None) -> Scenario:
+        """Return the scenario with parameters set, over their defaults.
+
+        Raises:
+            ConfigError: A parameter is unknown or has no value, or the scenario does not fit with it.
+        """
+        params = params or {}
+        for name in params:
+            if name not in self.params:
+                raise self.error(f"there is no parameter {name!r}{nearest(name, self.params)}", ("params",))
+        bound = self._from(self._document, params, self._project)
+        for name, value in bound.params.items():
+            if value is None:
+                raise self.error(f"the parameter {name!r} needs a value: --set {name}=…", ("params", name))
+        return bound
+
+    def input_files(self) -> list[Path]:
+        """Return where the inputs are, as absolute paths.
+
+        Raises:
+            ConfigError: One is not there, or two have the same name.
+        """
+        files: dict[str, Path] = {}
+        for index, name in enumerate(self.inputs):
+            place = ("inputs", index)
+            folders = (self.file.absolute().parent, self._project)
+            found = next((folder / name for folder in folders if (folder / name).exists()), None)
+            if found is None:
+                raise self.error(f"the input {name!r} is neither in {folders[0]} nor in {folders[1]}", place)
+            if found.name in files:
+                raise self.error(f"two inputs are called {found.name!r}; the workspace has room for one", place)
+            files[found.name] = found
+        return list(files.values())
+
+    def recording_file(self) -> Path | None:
+        """Return where the recording is, or should be."""
+        return self.file.parent / self.recording if self.recording else None
+
+    def template(self) -> Template | None:
+        """Return the process template that this scenario is, or None."""
+        return Template(self) if self.plan and self.when else None
+
+    def error(self, message: str, place: Place = ()) -> ConfigError:
+        """Make the error about what stands at a place of the file."""
+        return self._document.error(message, place)
+
+    @classmethod
+    def _from(cls, document: Document, params: Mapping[str, Any], project: Path) -> Scenario:
+        defaults = document.data.get("params", {})
+        if not isinstance(defaults, dict):
+            raise document.error("params is a mapping of names to defaults", ("params",))
+        params = {**defaults, **params}
+        if unknown := list(_unknown(document, params)):
+            raise ConfigError.all_of(unknown)
+        values = {name: value for name, value in params.items() if value is not None}
+        values |= {f"params.{name}": value for name, value in values.items()}
+        filled = {key: fill_tree(value, values) for key, value in document.data.items() if key in _FILLED}
+        scenario = document.validate(cls, {**document.data, **filled, "params": params})
+        scenario._document, scenario._project = document, project
+        return scenario
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A plan that a planner may choose instead of making one."""
+
+    scenario: Scenario
+
+    @property
+    def name(self) -> str:
+        """As `delegate(template=…)` names it."""
+        return self.scenario.name
+
+    @property
+    def when(self) -> str:
+        """Goals it is right for."""
+        return self.scenario.when or ""
+
+    @property
+    def params(self) -> Mapping[str, Any]:
+        """Its parameters and their defaults; None: must be given."""
+        return self.scenario.params
+
+    @property
+    def subtasks(self) -> tuple[Subtask, ...]:
+        """Its plan."""
+        return self.scenario.plan
+
+    @property
+    def answer(self) -> str | None:
+        """Id of the subtask whose answer is the run's."""
+        return self.scenario.answer
+
+    def bind(self, params: Mapping[str, Any]) -> Template:
+        """Return the template with parameters set.
+
+        Raises:
+            ConfigError: A parameter is unknown or has no value.
+        """
+        return Template(self.scenario.bind(params))
+
+
+def parse_params(assignments: Iterable[str]) -> dict[str, Any]:
+    """Read `key=value` texts; the value has the type that YAML gives a plain scalar, quotes make it a text.
+
+    Raises:
+        ConfigError: One has no `=`.
+    """
+    params: dict[str, Any] = {}
+    for assignment in assignments:
+        name, equals, value = assignment.partition("=")
+        if not name.strip() or not equals:
+            raise ConfigError(f"{assignment!r} sets nothing; write key=value")
+        quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
+        params[name.strip()] = value[1:-1] if quoted else scalar(value)
+    return params
+
+
+def _unknown(document: Document, params: Mapping[str, Any]) -> Iterator[ConfigError]:
+    for key in _FILLED:
+        for place, text in texts(document.data.get(key), (key,)):
+            for name in names(text):
+                if name.startswith("outcomes.") and key == "plan":
+                    continue  # filled in when the subtask runs
+                if name.removeprefix("params.") not in params:
+                    hint = nearest(name, params) or "; the scenario has no params"
+                    yield document.error(
+                        f"unknown parameter ${{{name}}}{hint} (write $${{{name}}} for the text)", place
+                    )

@@ -1,0 +1,192 @@
+"""What `ori.yaml` and the environment say: models, limits, tools, network, journal."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr
+
+from orchestrator.errors import ConfigError, nearest
+from orchestrator.limits import Limits
+from orchestrator.placeholders import fill_tree, names, texts
+from orchestrator.yaml import Document, Place, read
+
+FILE = "ori.yaml"
+WAYS_TO_A_MODEL = (
+    "set OPENAI_API_KEY and OPENAI_MODEL (in the environment or in .env); or start a local server that speaks the "
+    "OpenAI protocol and set OPENAI_BASE_URL, such as http://127.0.0.1:8080/v1; or describe the model in ori.yaml "
+    "under models: default:"
+)
+_SHORTEST_SECRET = 8
+"""Characters; shorter values, such as a local server's `none`, are no secrets, and redacting them would spoil texts."""
+
+
+class ModelSettings(BaseModel):
+    """One model behind an endpoint that speaks the OpenAI protocol."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    model: str
+    """Name, as the endpoint knows it."""
+    base_url: str | None = None
+    """As `http://127.0.0.1:8080/v1`; None: OpenAI's own."""
+    api_key: SecretStr | None = None
+    window: int = Field(128_000, ge=1024)
+    """Tokens that prompt and answer may have together."""
+    max_output: int | None = Field(None, ge=1)
+    """Tokens of one answer; None: a quarter of the window, at most 8192."""
+    vision: bool = False
+    """Whether it sees images."""
+    stream: Literal["auto", "always", "never"] = "auto"
+    """`auto`: only when somebody watches the answer as it arrives."""
+    price: Price | None = None
+    params: dict[str, Any] = {"temperature": 0.3}
+    """Generation parameters."""
+    headers: dict[str, SecretStr] = {}
+    extra_body: dict[str, Any] = {}
+    """Added to each request's body."""
+    concurrency: int = Field(8, ge=1)
+    """Calls at the same time."""
+    rpm: int = Field(0, ge=0)
+    """Requests per minute; 0: no limit."""
+    tpm: int = Field(0, ge=0)
+    """Tokens per minute; 0: no limit."""
+    timeout: Timeouts = Timeouts()
+    attempts: int = Field(3, ge=1)
+    """Requests of one call, the first included."""
+    when_open: Literal["wait", "fail"] = "wait"
+    """What a call does while the endpoint's breaker is open and no fallback is left."""
+    fallback: tuple[str, ...] = ()
+    """Keys of the models to use instead, in order."""
+    profile: Literal["small", "standard"] = "standard"
+    """`small` turns on all that helps a weak model: examples, goal reminders, mended plans, early wrap-up."""
+
+
+class Network(BaseModel):
+    """Which private addresses tools may reach."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    allow: tuple[str, ...] = ()
+
+
+class Settings(BaseModel):
+    """The settings of one project."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    models: dict[str, ModelSettings] = {}
+    """By the key that roles name; `default` is what a role without one gets."""
+    limits: Limits = Limits()
+    max_runs: int = Field(4, ge=1)
+    """Runs at the same time."""
+    tools: dict[str, dict[str, Any]] = {}
+    """Settings of tools, by toolset."""
+    network: Network = Network()
+    mcp: dict[str, dict[str, Any]] = {}
+    """MCP servers by name."""
+    journal: str = "sqlite"
+    """`sqlite`, `memory`, or the path of the log's file."""
+
+    _unset: dict[Place, ConfigError] = PrivateAttr(default_factory=dict)
+    _warnings: tuple[ConfigError, ...] = PrivateAttr(())
+    _from_environment: tuple[str, ...] = PrivateAttr(())
+
+    @property
+    def warnings(self) -> tuple[ConfigError, ...]:
+        """What a person should change, though it works."""
+        return self._warnings
+
+    @property
+    def configured(self) -> bool:
+        """Whether the default model can be called: it is described, and its variables are set."""
+        return "default" in self.models and not self._missing("default")
+
+    def model(self, key: str) -> ModelSettings:
+        """Return a model that can be called.
+
+        Raises:
+            ConfigError: There is none by that key, or an environment variable that it needs is not set.
+        """
+        if missing := self._missing(key):
+            raise ConfigError.all_of(missing)
+        if key in self.models:
+            return self.models[key]
+        if key == "default":
+            raise ConfigError(f"no model is configured: {WAYS_TO_A_MODEL}")
+        raise ConfigError(f"there is no model {key!r} in {FILE}{nearest(key, self.models)}")
+
+    def secrets(self) -> list[str]:
+        """Return every value that must not be shown, the longest first."""
+        held = [m.api_key for m in self.models.values() if m.api_key]
+        held += [value for m in self.models.values() for value in m.headers.values()]
+        texts = {secret.get_secret_value() for secret in held} | set(self._from_environment)
+        texts |= {text.split()[-1] for text in texts if text.startswith(("Bearer ", "Basic "))}
+        return sorted((text for text in texts if len(text) >= _SHORTEST_SECRET), key=len, reverse=True)
+
+    def _missing(self, key: str) -> list[ConfigError]:
+        return [error for place, error in self._unset.items() if place[:2] == ("models", key)]
+
+
+def load_settings(project: Path | None, environment: Mapping[str, str] = os.environ) -> Settings:
+    """Read a project's `ori.yaml`, with `${NAME}` taken from the environment.
+
+    Without a model called `default`, OPENAI_API_KEY, OPENAI_BASE_URL and OPENAI_MODEL describe it, where they are set.
+    A variable that is not set (or empty) matters only when its model is used: checks and replays work without keys.
+
+    Raises:
+        ConfigError: The file is wrong; all faults, each with its line.
+    """
+    environment = {name: value for name, value in environment.items() if value}
+    file = None if project is None else project / FILE
+    document = read(file) if file is not None and file.is_file() else Document(Path(FILE), {}, {})
+    data = fill_tree(document.data, environment)
+    if isinstance(models := data.setdefault("models", {}), dict) and "default" not in models:
+        models |= _from_variables(environment)
+    settings = document.validate(Settings, data)
+    _check_fallbacks(settings, document)
+    used = {(place, name) for place, text in texts(document.data) for name in names(text)}
+    settings._unset = {
+        place: document.error(f"{name} is not set; set it in the environment or in .env", place)
+        for place, name in sorted(used, key=str)
+        if name not in environment
+    }
+    settings._from_environment = tuple(environment[name] for _, name in used if name in environment and _secret(name))
+    settings._warnings = tuple(_literal_keys(document))
+    return settings
+
+
+def _from_variables(environment: Mapping[str, str]) -> dict[str, Any]:
+    base_url, key = environment.get("OPENAI_BASE_URL"), environment.get("OPENAI_API_KEY")
+    # A local server mostly holds one model and does not look at the name.
+    model = environment.get("OPENAI_MODEL") or ("default" if base_url else None)
+    if not model or not (base_url or key):
+        return {}
+    return {"default": {"model": model, "base_url": base_url, "api_key": key}}
+
+
+def _check_fallbacks(settings: Settings, document: Document) -> None:
+    faults = [
+        document.error(f"unknown model {other!r}{nearest(other, settings.models)}", ("models", key, "fallback", index))
+        for key, model in settings.models.items()
+        for index, other in enumerate(model.fallback)
+        if other not in settings.models or other == key
+    ]
+    if faults:
+        raise ConfigError.all_of(faults)
+
+
+def _secret(name: str) -> bool:
+    return re.search("key|token|secret|password", name, re.IGNORECASE) is not None
+
+
+def _literal_keys(document: Document) -> Iterator[ConfigError]:
+    for place, text in texts(document.data):
+        if place[-1] == "api_key" and not names(text) and len(text) >= _SHORTEST_SECRET:
+            advice = 'write api_key: "${OPENAI_API_KEY}" and keep the key in the environment or in .env'
+            yield document.error(f"a key stands in the file; {advice}", place)

@@ -1,0 +1,116 @@
+from pathlib import Path
+
+import pytest
+
+from orchestrator.errors import ConfigError
+from orchestrator.limits import Limits
+from orchestrator.settings import Settings, load_settings
+
+
+def settings(tmp_path: Path, text: str, **environment: str) -> Settings:
+    (tmp_path / "ori.yaml").write_text(text, "utf-8")
+    return load_settings(tmp_path, environment)
+
+
+def refused(tmp_path: Path, text: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        settings(tmp_path, text)
+    return str(caught.value).replace(str(tmp_path / "ori.yaml"), "ori.yaml")
+
+
+LOCAL = 'models: {default: {model: qwen, base_url: "http://127.0.0.1:8080/v1"}}\n'
+KEYED = """\
+models:
+  default:
+    model: gpt-x
+    api_key: "${MY_KEY}"
+  cheap: {model: small, base_url: "http://localhost/v1", profile: small}
+"""
+
+
+def test_without_a_file_the_environment_describes_the_default_model(tmp_path: Path) -> None:
+    found = load_settings(tmp_path, {"OPENAI_API_KEY": "sk-12345678", "OPENAI_MODEL": "gpt-x"})
+    model = found.model("default")
+    assert (model.model, model.base_url) == ("gpt-x", None)
+    assert model.api_key is not None
+    assert model.api_key.get_secret_value() == "sk-12345678"
+
+
+def test_a_local_server_needs_neither_key_nor_model_name(tmp_path: Path) -> None:
+    found = load_settings(tmp_path, {"OPENAI_BASE_URL": "http://127.0.0.1:8080/v1"})
+    assert found.configured
+    assert found.model("default").base_url == "http://127.0.0.1:8080/v1"
+
+
+@pytest.mark.parametrize("environment", [{}, {"OPENAI_API_KEY": ""}, {"OPENAI_MODEL": "gpt-x"}])
+def test_without_a_model_the_error_tells_the_ways_to_get_one(tmp_path: Path, environment: dict[str, str]) -> None:
+    found = load_settings(None, environment)
+    assert not found.configured
+    with pytest.raises(ConfigError, match=r"OPENAI_API_KEY and OPENAI_MODEL.*local server.*ori.yaml"):
+        found.model("default")
+
+
+def test_a_file_without_a_default_model_still_takes_it_from_the_environment(tmp_path: Path) -> None:
+    found = settings(tmp_path, "limits: {tokens: 10}\n", OPENAI_BASE_URL="http://localhost/v1")
+    assert found.configured
+    assert found.limits == Limits(tokens=10)
+
+
+def test_a_missing_variable_matters_only_when_its_model_is_used(tmp_path: Path) -> None:
+    found = settings(tmp_path, KEYED)
+    assert not found.configured
+    assert found.model("cheap").profile == "small"
+    with pytest.raises(ConfigError, match=r"ori.yaml:4: MY_KEY is not set"):
+        found.model("default")
+
+
+def test_a_key_from_the_environment_is_secret_and_never_shown(tmp_path: Path) -> None:
+    found = settings(tmp_path, KEYED, MY_KEY="sk-secret-value")
+    assert found.configured
+    assert found.secrets() == ["sk-secret-value"]
+    assert "sk-secret-value" not in repr(found) + found.model_dump_json()
+    assert not found.warnings
+
+
+def test_a_key_in_the_file_works_and_is_warned_about(tmp_path: Path) -> None:
+    found = settings(tmp_path, "models:\n  default:\n    model: m\n    api_key: sk-12345678\n")
+    assert found.configured
+    assert found.secrets() == ["sk-12345678"]
+    [warning] = found.warnings
+    assert "ori.yaml:4: a key stands in the file" in str(warning)
+    assert "sk-12345678" not in str(warning)
+
+
+def test_secrets_are_header_values_tokens_of_tools_and_what_follows_bearer(tmp_path: Path) -> None:
+    text = LOCAL.replace("}}", ", headers: {Authorization: Bearer abcdefgh-1}}}") + (
+        'mcp: {github: {env: {T: "${GITHUB_TOKEN}"}, home: "${HOME_DIR}"}}\n'
+    )
+    found = settings(tmp_path, text, GITHUB_TOKEN="ghp_12345678", HOME_DIR="/home/somebody")
+    assert set(found.secrets()) == {"Bearer abcdefgh-1", "abcdefgh-1", "ghp_12345678"}
+    assert found.mcp["github"]["home"] == "/home/somebody"
+
+
+def test_a_dummy_key_is_no_secret_because_redacting_it_would_spoil_texts(tmp_path: Path) -> None:
+    found = settings(tmp_path, LOCAL.replace("}}", ", api_key: none}}"))
+    assert (found.secrets(), found.warnings) == ([], ())
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("model: {}\n", "ori.yaml:1: unknown key 'model'; did you mean 'models'?"),
+        (LOCAL.replace("model:", "modell:"), "ori.yaml:1: unknown key 'modell'; did you mean 'model'?"),
+        (LOCAL + "limits:\n  max_turn: 3\n", "ori.yaml:3: unknown key 'max_turn'; did you mean 'max_turns'?"),
+        (LOCAL + "limits: {max_turns: 0}\n", "ori.yaml:2: limits.max_turns is 0: input should be greater than"),
+        (LOCAL.replace("}}", ", fallback: [chaep]}, cheap: {model: m}}"), "ori.yaml:1: unknown model 'chaep'"),
+        (LOCAL.replace("}}", ", profile: smal}}"), "models.default.profile is 'smal'; did you mean 'small'?"),
+        ("models: 3\n", "ori.yaml:1: models is 3: input should be a valid dictionary"),
+    ],
+)
+def test_what_is_wrong_in_the_file_is_told_with_its_line(tmp_path: Path, text: str, message: str) -> None:
+    assert message in refused(tmp_path, text)
+
+
+def test_an_unknown_model_key_is_told_with_the_nearest_one(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no model 'cheep'):
+        settings(tmp_path, KEYED).model("cheep")
