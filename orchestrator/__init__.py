@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.tool import tool as tool  # now, not on first use: its module, once loaded, would hide it
+
 if TYPE_CHECKING:
     from orchestrator.errors import ConfigError as ConfigError
     from orchestrator.errors import ModelError as ModelError
@@ -16,10 +18,9 @@ if TYPE_CHECKING:
     from orchestrator.results import RunResult as RunResult
     from orchestrator.role import Role as Role
     from orchestrator.run import Orchestrator as Orchestrator
-    from orchestrator.run import RunHandle as RunHandle
+    from orchestrator.handle import RunHandle as RunHandle
     from orchestrator.tool import ToolContext as ToolContext
     from orchestrator.tool import ToolResult as ToolResult
-    from orchestrator.tool import tool as tool
 
 _HOME = {
     "Artifact": "results",
@@ -30,14 +31,13 @@ _HOME = {
     "Orchestrator": "run",
     "Outcome": "results",
     "Role": "role",
-    "RunHandle": "run",
+    "RunHandle": "handle",
     "RunResult": "results",
     "ToolContext": "tool",
     "ToolError": "errors",
     "ToolResult": "tool",
-    "tool": "tool",
 }
-__all__ = sorted(_HOME)  # noqa: PLE0605 - the table above is the one list
+__all__ = sorted([*_HOME, "tool"])  # noqa: PLE0605 - the table above is the one list
 
 
 def __getattr__(name: str) -> Any:

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+import inspect
+import json
+import re
+import sys
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence, ValuesView
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from datetime import date, time
+from decimal import Decimal
+from enum import Enum
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any, Literal, get_args, overload
+from uuid import UUID
 
-from orchestrator.messages import Json, ToolSpec
+import orjson
 
-if TYPE_CHECKING:
+from orchestrator.errors import ConfigError, nearest
+from orchestrator.threads import Reference, ThreadPool
+
+if TYPE_CHECKING:  # importing this module loads no pydantic: `import orchestrator` needs it
+    from orchestrator.messages import Json, ToolSpec
+    from orchestrator.signature import Signature
     from orchestrator.workspace import LoopWorkspace
 
 Effect = Literal["read", "idempotent", "once"]
@@ -25,6 +40,8 @@ class ToolResult:
     """The same for programs: `${outcomes.<id>.value}` of a tool subtask."""
     error: bool = False
     """The call failed; the content says why."""
+    final: bool = False
+    """The loop that made the call ends here, with this value. Never set beside `error`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +60,8 @@ class ToolContext:
     """Shared by all loops of the run; setting one is an event."""
     read_output: Callable[[str], str]
     """Return the whole text behind a handle `out:<key>`; raises `ToolError`."""
+    threads: ThreadPool = field(default_factory=ThreadPool)
+    """Where blocking functions run: `await ctx.threads.run(fn, …)`; one for all runs of a program."""
     report: Callable[[str], None] = field(default=lambda text: None)
 
     async def progress(self, text: str) -> None:
@@ -87,9 +106,245 @@ class Tool:
     """Whether repetition and failure counters see it."""
     together: Callable[[Sequence[dict[str, Any]], ToolContext], Awaitable[Sequence[ToolResult]]] | None = None
     """Runs a stretch of neighbouring calls of this tool as one."""
+    misused: Callable[[str], str] | None = None
+    """Told what was wrong with arguments that could not be bound; returns what the model reads."""
     source: str = ""
     """File it comes from, for messages."""
+    function: Callable[..., Any] | None = None
+    """What `@tool` was put on; calling the tool calls it."""
+
+    @property
+    def blocking(self) -> bool:
+        """Whether it runs in a thread, where it may go on after its time is up."""
+        return self.function is not None and not self.process and not inspect.iscoroutinefunction(self.function)
+
+    @property
+    def __wrapped__(self) -> Callable[..., Any]:
+        """The plain function, for `inspect`."""
+        if self.function is None:
+            raise AttributeError(f"the tool {self.name!r} was not made from a function")
+        return self.function
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the plain function, as in a test: `await query_orders(day)`."""
+        return self.__wrapped__(*args, **kwargs)
 
     def spec(self) -> ToolSpec:
         """Return what a model sees."""
+        from orchestrator.messages import ToolSpec
+
         return ToolSpec(self.name, self.description, self.parameters)
+
+
+@overload
+def tool(fn: Callable[..., Any], /) -> Tool: ...
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    effect: Effect = "once",
+    timeout: float | None = 30.0,
+    retries: int = 0,
+    cut: bool = True,
+    untrusted: bool = False,
+    destinations: Sequence[str] = (),
+    process: bool = False,
+    verify: Callable[[str], Awaitable[Any]] | None = None,
+) -> Callable[[Callable[..., Any]], Tool]: ...
+def tool(
+    fn: Callable[..., Any] | None = None, /, *, name: str | None = None, **options: Any
+) -> Tool | Callable[[Callable[..., Any]], Tool]:
+    """Make a tool of a typed function, sync or async: `@tool`, or `@tool(effect="read", timeout=60)`.
+
+    The docstring says to the model what the function does, when to use it, its parameters, what it returns. A parameter
+    annotated `ToolContext` is filled in by the engine. A sync function runs in a thread, so it may block.
+
+    Args:
+        fn: The function.
+        name: What the model calls it; the function's name if left out.
+        **options: As the fields of `Tool` are called.
+
+    Raises:
+        ConfigError: The function or an option does not make a tool.
+    """
+    from orchestrator.signature import read_signature
+
+    names = sys._getframe(1).f_locals  # types that are defined beside the function, inside another one
+    options["destinations"] = tuple(options.get("destinations", ()))
+
+    def decorate(function: Callable[..., Any]) -> Tool:
+        signature = read_signature(function, ToolContext, names)
+        made = Tool(
+            name=name or signature.name,
+            description=signature.description,
+            parameters=signature.parameters,
+            invoke=_invoker(function, signature.injected, in_process=options.get("process", False)),
+            validate=signature.validate,
+            source=inspect.getsourcefile(inspect.unwrap(function)) or "",
+            function=function,
+            **options,
+        )
+        _check(made, signature)
+        return made
+
+    return decorate(fn) if fn else decorate
+
+
+def missing_sentences(tool: Tool) -> list[str]:
+    """Return what the description of a tool leaves unsaid, of what a model needs in order to choose it."""
+    return [f"no sentence says {what}" for what, words in _SENTENCES.items() if not words.search(tool.description)]
+
+
+_SENTENCES = {
+    "when to use it": re.compile(
+        r"(?i)\b(when(ever)?|if you|useful|prefer|instead of|(use|call) (it|this)|use (for|to|before|after))\b"
+        r"|时使用|时调用|时候|用于|用来|适用|适合|何时|使用场景|如果|当[^，。]{1,30}时"
+    ),
+    "what it returns": re.compile(
+        r"(?i)\b(return(s|ed)?|yields?|gives? back|answers? with|results? (is|are))\b|返回|输出|结果"
+    ),
+}
+
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+
+
+def _check(made: Tool, signature: Signature) -> None:
+    """Raise `ConfigError` for what a tool cannot be."""
+    where = f"tool {made.name!r}"
+    if not _NAME.fullmatch(made.name):
+        raise ConfigError(f"{where}: a name has 1 to 64 letters, digits, '_' or '-'; give another one: @tool(name=…)")
+    if made.effect not in get_args(Effect):
+        raise ConfigError(f"{where}: no effect is called {made.effect!r}{nearest(str(made.effect), get_args(Effect))}")
+    if made.timeout is not None and made.timeout <= 0:
+        raise ConfigError(f"{where}: a timeout of {made.timeout} leaves no time; give seconds, or None for no limit")
+    if made.retries and made.effect == "once":
+        raise ConfigError(f"{where}: retries={made.retries} would repeat it, so its effect must be read or idempotent")
+    for unknown in set(made.destinations) - signature.parameters["properties"].keys():
+        hint = nearest(unknown, signature.parameters["properties"])
+        raise ConfigError(f"{where}: destinations names {unknown!r}, which is no parameter{hint}")
+    function = inspect.unwrap(made.__wrapped__)
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise ConfigError(f"{where}: a tool returns one value; return a list instead of yielding")
+    if made.process:
+        if inspect.iscoroutinefunction(function) or signature.injected:
+            raise ConfigError(f"{where}: process=True is for a plain function without a ToolContext")
+        Reference.to(made.__wrapped__)
+
+
+def _invoker(
+    function: Callable[..., Any], injected: Sequence[str], *, in_process: bool
+) -> Callable[[dict[str, Any], ToolContext], Awaitable[Any]]:
+    """Return how the engine runs a function: on the event loop, in a thread, or in a process."""
+
+    async def invoke(arguments: dict[str, Any], context: ToolContext) -> Any:
+        arguments = {**arguments, **dict.fromkeys(injected, context)}
+        if inspect.iscoroutinefunction(function):
+            return await function(**arguments)
+        run = context.threads.run_in_process if in_process else context.threads.run
+        value = await run(function, **arguments)
+        return await value if inspect.isawaitable(value) else value  # a decorator may hide that it is async
+
+    return invoke
+
+
+def to_result(value: object) -> ToolResult:
+    """Turn whatever a tool returned into text for the model and JSON for programs.
+
+    An empty value says that it is empty. What JSON cannot hold becomes its `str`, with its type. A mapping that says
+    that something went wrong makes it a failed call.
+    """
+    if isinstance(value, ToolResult):
+        return replace(value, content=well_formed(value.content) if value.content.strip() else _EMPTY_TEXT)
+    text, form = _encode(value)
+    if form is None:
+        text = "Done; there is no result."
+    elif form in ([], {}):
+        text = f"The result is an empty {'list' if form == [] else 'object'}."
+    elif not text.strip():
+        text = _EMPTY_TEXT
+    return ToolResult(text, form, error=isinstance(form, dict) and _says_failure(form))
+
+
+_EMPTY_TEXT = "The result is empty."
+
+
+def _says_failure(form: Mapping[str, Json]) -> bool:
+    """Whether a result carries one of the usual error flags."""
+    status = [form.get(key) for key in ("status", "status_code")]
+    exit_codes = [form.get(key) for key in ("exit_code", "returncode")]
+    return (
+        bool(form.get("error"))
+        or form.get("isError") is True
+        or any(form.get(key) is False for key in ("success", "ok"))
+        or any(type(code) is int and 400 <= code <= 599 for code in status)
+        or any(type(code) is int and code != 0 for code in exit_codes)
+    )
+
+
+def _encode(value: object) -> tuple[str, Json]:
+    """Return a value as text, and as what JSON can hold; text stays as it is."""
+    if isinstance(value, str):
+        text = well_formed(value)
+        return text, text
+    form: Json
+    try:
+        data = orjson.dumps(value, default=_plain, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY)
+        text, form = data.decode(), orjson.loads(data)
+    except orjson.JSONEncodeError:
+        try:  # the standard library knows large integers, and lets lone surrogates pass
+            text = well_formed(json.dumps(value, default=_plain, ensure_ascii=False, separators=(",", ":")))
+            form = json.loads(text)
+        except (TypeError, ValueError, RecursionError):
+            form = _described(value)
+    return (form, form) if isinstance(form, str) else (text, form)
+
+
+def _plain(value: Any) -> Any:
+    """Return what stands in JSON for a value that is none of its types."""
+    if hasattr(value, "model_dump"):  # of pydantic
+        return value.model_dump()
+    match value:
+        case Mapping():
+            return dict(value)
+        case AbstractSet():
+            return _in_order(value)
+        case Enum():
+            return value.value
+        case date() | time():
+            return value.isoformat()
+        case bytes() | bytearray() | memoryview():
+            return _decoded(bytes(value))
+        case tuple() if hasattr(value, "_asdict"):
+            return value._asdict()
+        case Sequence() | ValuesView():
+            return list(value)
+        case Decimal() | UUID() | PurePath():
+            return str(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return {f.name: getattr(value, f.name) for f in fields(value)}
+    return _described(value)
+
+
+def _in_order(values: AbstractSet[Any]) -> list[Any]:
+    """Sort a set: an equal result is an equal text, which repetition detection counts on."""
+    try:
+        return sorted(values)
+    except TypeError:
+        return sorted(values, key=repr)
+
+
+def _decoded(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return f"({len(data)} bytes that are not text)"
+
+
+def well_formed(text: str) -> str:
+    """Replace lone surrogates, which no UTF-8 can carry."""
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _described(value: object) -> str:
+    kind = type(value)
+    return well_formed(f"{value} (a {kind.__module__}.{kind.__qualname__})")
