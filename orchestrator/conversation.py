@@ -41,13 +41,17 @@ class Conversation:
 
     def open_calls(self) -> tuple[ToolCall, ...]:
         """Return the calls of the last assistant message that have no answer yet, in order."""
-        answered = set()
+        calls = next((m.calls for m in reversed(self._messages) if m.role == "assistant"), ())
+        return calls[self.answered() :]
+
+    def answered(self) -> int:
+        """Return how many calls of the last assistant message have their answer; answers come in order."""
+        count = 0
         for message in reversed(self._messages):
-            if message.role == "tool":
-                answered.add(message.call_id)
-            elif message.role == "assistant":
-                return tuple(call for call in message.calls if call.id not in answered)
-        return ()
+            if message.role == "assistant":
+                return count
+            count += message.role == "tool"
+        return 0
 
     def observed(self) -> str:
         """Return what tools and other loops said since the last assistant message."""

@@ -49,20 +49,23 @@ class Budget:
 
     limits: Limits
     spent: Usage = Usage()
+    started: int = 0
+    """Model calls that were begun, the unfinished ones included."""
 
     def add(self, usage: Usage) -> None:
         """Count a finished model call."""
         self.spent += usage
 
-    def exhausted(self, elapsed: float) -> str | None:
+    def exhausted(self, elapsed: float, spare_calls: int = 0) -> str | None:
         """Name the limit that leaves no room for another call, or None.
 
         Args:
             elapsed: Active seconds of the run so far.
+            spare_calls: Model calls that are kept for somebody else.
         """
         limits, spent = self.limits, self.spent
-        if spent.calls >= limits.model_calls:
-            return f"model_calls: {spent.calls} of {limits.model_calls}"
+        if self.started >= limits.model_calls - spare_calls:
+            return f"model_calls: {self.started} of {limits.model_calls}"
         if spent.tokens >= limits.tokens:
             return f"tokens: {spent.tokens} of {limits.tokens}"
         if limits.cost is not None and spent.cost is not None and spent.cost >= limits.cost:
@@ -70,3 +73,31 @@ class Budget:
         if elapsed >= limits.time:
             return f"time: {elapsed:.0f} s of {limits.time:.0f} s"
         return None
+
+
+SPARE_SECONDS = 60.0
+SPARE_SHARE = 0.1
+"""A loop stops working this long (the smaller of the two) before its time is up, so that it can sum up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """When a loop has to sum up, and when it is stopped. In seconds of one monotonic clock."""
+
+    started: float
+    soft: float
+    hard: float
+
+    @classmethod
+    def after(cls, now: float, seconds: float) -> Deadline:
+        """Return the deadline of something that may take so many seconds from now."""
+        return cls(now, now + seconds - min(SPARE_SECONDS, SPARE_SHARE * seconds), now + seconds)
+
+    def within(self, now: float, seconds: float | None) -> Deadline:
+        """Return the deadline of a child that may take so many seconds, and must end before its parent sums up."""
+        left = self.soft - now
+        return Deadline.after(now, left if seconds is None else min(seconds, left))
+
+    def elapsed(self, now: float) -> float:
+        """Return the seconds since the start."""
+        return now - self.started

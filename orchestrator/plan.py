@@ -344,7 +344,7 @@ class _Check:
             elif _is_file(need, self.rules.files):
                 self.mended.append(f"{subtask.id!r} came after the file {need!r}; a file needs no waiting, dropped")
             else:
-                self.faults.append(f"{subtask.id!r} comes after the unknown id {need!r}{nearest(need, known)}")
+                self.faults.append(f"{subtask.id!r} comes after the unknown id {need!r}{nearest(need, sorted(known))}")
         return subtask.model_copy(update={"after": tuple(dict.fromkeys(after))})
 
     def _circles(self, new: list[Subtask]) -> list[Subtask]:

@@ -1,0 +1,138 @@
+"""What the loops of one run share."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Literal
+
+from orchestrator.errors import ConfigError, nearest
+from orchestrator.events import BudgetReached, VariableSet
+from orchestrator.limits import Budget, Deadline, Limits
+from orchestrator.messages import Json, Usage
+from orchestrator.models import Model
+from orchestrator.plan import FormattedGoal
+from orchestrator.profile import Profile
+from orchestrator.role import Role
+from orchestrator.schedule import Slots
+from orchestrator.tool import Tool
+
+if TYPE_CHECKING:
+    from orchestrator.catalog import Catalog
+    from orchestrator.journal.log import RunLog
+    from orchestrator.workspace import Workspace
+
+
+class Variables(MutableMapping[str, Json]):
+    """The run's variables; every change is an event, so that a resumed run has them again."""
+
+    def __init__(self, log: RunLog, values: Mapping[str, Json] | None = None) -> None:
+        self._log, self._values = log, dict(values or {})
+
+    def __getitem__(self, name: str) -> Json:
+        return self._values[name]
+
+    def __setitem__(self, name: str, value: Json) -> None:
+        self._values[name] = value
+        self._log.add(VariableSet(name=name, value=value))
+
+    def __delitem__(self, name: str) -> None:
+        del self._values[name]
+        self._log.add(VariableSet(name=name, value=None))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
+@dataclass(slots=True, kw_only=True)
+class RunContext:
+    """One run: what it was asked, what it may use, what it has spent. Nothing of it is shared with another run."""
+
+    run_id: str
+    goal: str
+    """The user's own words."""
+    date: str
+    """Day of `run.started`, as prompts name it."""
+    log: RunLog
+    catalog: Catalog
+    roles: Mapping[str, Role]
+    """Every role of the run by name, reviewers included."""
+    delegable: tuple[str, ...]
+    """Names of those that planners may use."""
+    models: Callable[[str], tuple[Model, Profile]]
+    """The model behind a key of `ori.yaml`, and how it is handled."""
+    limits: Limits
+    budget: Budget
+    deadline: Deadline
+    slots: Slots
+    workspace: Workspace
+    variables: Variables
+    redact: Callable[[str], str]
+    """Takes secrets out of a text."""
+    deps: Any = None
+    params: Mapping[str, Json] = field(default_factory=dict)
+    preview: bool = False
+    """Stop at the first accepted plan."""
+    constraints: tuple[str, ...] = ()
+    formatted_goal: FormattedGoal | None = None
+    _usage: dict[str, Usage] = field(default_factory=dict)
+    _reached: set[str] = field(default_factory=set)
+
+    def text(self, name: str, **values: object) -> str:
+        """Return one of the engine's own texts, filled in."""
+        return self.catalog.text(name, **values)
+
+    def role(self, name: str) -> Role:
+        """Return a role of this run.
+
+        Raises:
+            ConfigError: The run has no such role.
+        """
+        if name not in self.roles:
+            raise ConfigError(f"the run has no role {name!r}{nearest(name, self.roles)}")
+        return self.roles[name]
+
+    def tool(self, name: str) -> Tool:
+        """Return a tool by name."""
+        return self.catalog.tool(name)
+
+    def spend(self, path: str, usage: Usage) -> None:
+        """Count a finished model call of a loop."""
+        self.budget.add(usage)
+        self._usage[path] = self._usage.get(path, Usage()) + usage
+
+    def usage(self, path: str) -> Usage:
+        """Return what a loop and everything below it has spent: its attempts, reviews and children."""
+        total = Usage()
+        for other, usage in self._usage.items():
+            if other == path or other.startswith((f"{path}/", f"{path}~")):
+                total += usage
+        return total
+
+    def exhausted(self, path: str) -> str | None:
+        """Name the limit of the run that keeps this loop from another model call, or None.
+
+        Below the root one call is left over, so that the root can sum up what there is.
+        """
+        reason = self.budget.exhausted(self.deadline.elapsed(time.monotonic()), spare_calls=1 if "/" in path else 0)
+        if reason and reason.split(":")[0] not in self._reached:
+            self._reached.add(reason.split(":")[0])
+            self.log.add(BudgetReached(path=path, limit=reason))
+        return reason
+
+    def idempotency_key(self, key: str) -> str:
+        """Return what identifies a call to the outside, also after a crash."""
+        return sha256((self.run_id + key).encode()).hexdigest()
+
+
+CallKind = Literal["model", "tool"]
+
+
+def record_key(path: str, turn: int, kind: CallKind, number: int | None = None) -> str:
+    """Return the address of a record: `path:turn:kind`, with `.number` for a tool call."""
+    return f"{path}:{turn}:{kind}" if number is None else f"{path}:{turn}:{kind}.{number}"

@@ -1,0 +1,288 @@
+"""The planner's tool. Its arguments are the plan; running it runs the plan; its result is the table of outcomes."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from orchestrator.context import RunContext
+from orchestrator.errors import LoopStopped, RunStopped
+from orchestrator.events import PlanAdded, PlanProposed, PlanRejected, SubtaskEnded
+from orchestrator.failure import RULES, Failure, FailureKind
+from orchestrator.limits import Deadline
+from orchestrator.messages import Json
+from orchestrator.plan import Addition, Delegate, Plan, PlanFaults, Rules, Subtask
+from orchestrator.results import Outcome
+from orchestrator.schedule import Ticket
+from orchestrator.schedule import run as run_plan
+from orchestrator.tool import Tool, ToolContext, ToolResult
+
+NAME = "delegate"
+WRONG_PLANS = 3
+"""A plan that is wrong this often ends the planner's loop (R3)."""
+SHORT_FIELDS = ("id", "role", "goal", "after", "files")
+"""What a small model is shown of a subtask."""
+OUTCOMES_SHARE = 0.25
+"""Part of the planner's window that the outcomes of one call may fill together."""
+LEAST = 500
+"""Characters that every outcome gets at least."""
+
+
+@dataclass(slots=True)
+class Planner:
+    """The plan of one planner's loop, and the tool that adds to it.
+
+    Args:
+        context: The run.
+        path: The planner's loop.
+        roles: Names of the roles that it may use.
+        execute: Runs one subtask for it.
+        deadline: Of the planner's loop; its subtasks end before it sums up.
+        depth: 1 for the root's planner, 2 for one below it.
+        window: Tokens of the planner's model; outcomes are cut so that together they fit.
+        short: Show only the fields that a small model uses well.
+        ticket: The loop's working slot, lent to others while it waits.
+    """
+
+    context: RunContext
+    path: str
+    roles: Collection[str]
+    execute: Callable[[Planner, Subtask, Ticket], Awaitable[Outcome]]
+    deadline: Deadline
+    depth: int
+    window: int
+    short: bool = False
+    ticket: Ticket | None = None
+    plan: Plan = field(default_factory=Plan)
+    rejected: int = 0
+
+    @property
+    def tools(self) -> set[str]:
+        """Tools that a subtask may call without a model: those that one of the roles may call."""
+        return {tool for name in self.roles for tool in self.context.role(name).tools} - {NAME}
+
+    def tool(self) -> Tool:
+        """Return `delegate` as this planner's loop may call it."""
+        return Tool(
+            name=NAME,
+            description=self.context.text("delegate"),
+            parameters=self._schema(),
+            invoke=self._invoke,
+            validate=lambda arguments: {"call": Delegate.model_validate(arguments)},
+            effect="idempotent",
+            timeout=None,
+            cut=False,
+            counted=False,
+            together=self._delegate,
+            misused=self._misused,
+        )
+
+    async def run_template(self, subtasks: Sequence[Subtask], name: str | None) -> str:
+        """Run a ready-made plan and return the table of its outcomes.
+
+        Raises:
+            RunStopped: The plan does not fit the run (an unknown role, a circle, …).
+        """
+        call = Delegate(subtasks=tuple(subtasks))
+        try:
+            addition = self.plan.check(subtasks, self._rules(self.context.catalog.tool_names))
+        except PlanFaults as faults:
+            message = f"the plan of {name or 'the file'} is wrong: " + "; ".join(faults.faults)
+            raise RunStopped(Failure(FailureKind.bad_model_output, message)) from None
+        self._add(addition, call, name)
+        await self._run()
+        return self._table(addition.ids)
+
+    async def _invoke(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
+        return (await self._delegate([arguments], context))[0]
+
+    async def _delegate(self, calls: Sequence[dict[str, Any]], context: ToolContext) -> list[ToolResult]:
+        """Take neighbouring calls as one addition, run it, and give each call its own outcomes."""
+        plans: list[Delegate] = [arguments["call"] for arguments in calls]
+        try:
+            asked = [self._subtasks(plan) for plan in plans]
+            addition = self.plan.check([s for subtasks in asked for s in subtasks], self._rules(self.tools))
+        except PlanFaults as faults:
+            self.context.log.add(PlanProposed(path=self.path, plan=_merged(plans).model_dump(mode="json")))
+            text = self._reject(faults.faults, faults.corrected)
+            return [ToolResult(f"Error: {text}", error=True) for _ in calls]
+        self._add(addition, _merged(plans), next((p.template for p in plans if p.template), None))
+        if self.context.preview:
+            accepted = [s.model_dump(mode="json", exclude_defaults=True) for s in addition.new]
+            return [ToolResult("the plan is accepted", accepted, final=True) for _ in calls]
+        await self._run()
+        return [self._result([s.id for s in subtasks], addition.mended) for subtasks in asked]
+
+    def _subtasks(self, call: Delegate) -> tuple[Subtask, ...]:
+        if call.template is None:
+            return call.subtasks
+        templates = {t.name: t for t in self.context.catalog.templates()}
+        if call.template not in templates:
+            known = ", ".join(map(repr, templates)) or "none"
+            raise PlanFaults([f"there is no template {call.template!r}; there are: {known}"], call.subtasks)
+        template = templates[call.template]
+        if unknown := set(call.params) - set(template.params):
+            known = ", ".join(map(repr, template.params)) or "none"
+            raise PlanFaults([f"template {template.name!r} has no parameters {sorted(unknown)}; it has: {known}"])
+        return (*template.bind(call.params).subtasks, *call.subtasks)
+
+    def _rules(self, tools: Collection[str]) -> Rules:
+        files = {file.path for file in self.context.workspace.files()}
+        return Rules(self.roles, tools, self.context.limits.max_subtasks, files)
+
+    def _add(self, addition: Addition, call: Delegate, template: str | None) -> None:
+        constraints, notes = _quotes(call.constraints, self.context.goal)
+        self.context.constraints = tuple(dict.fromkeys((*self.context.constraints, *constraints)))
+        if call.formatted_goal and self.context.formatted_goal is None:
+            self.context.formatted_goal = call.formatted_goal
+        self.plan.add(addition)
+        self.context.log.add(
+            PlanAdded(
+                path=self.path,
+                subtasks=tuple(s.model_dump(mode="json") for s in addition.new),
+                reused=addition.reused,
+                replaced={s.replaces: s.id for s in addition.new if s.replaces},
+                mended=(*addition.mended, *notes),
+                formatted_goal=call.formatted_goal.model_dump(mode="json") if call.formatted_goal else None,
+                template=template,
+            )
+        )
+
+    async def _run(self) -> None:
+        async def execute(subtask: Subtask, ticket: Ticket) -> Outcome:
+            return await self.execute(self, subtask, ticket)
+
+        async with self.ticket.lent() if self.ticket else nullcontext():
+            await run_plan(self.plan, self.context.slots, execute, self._skip)
+
+    def _skip(self, subtask: Subtask, cause: str) -> Outcome:
+        now = self.context.log.now()
+        outcome = Outcome(
+            id=subtask.id,
+            path=f"{self.path}/{subtask.id}",
+            role=subtask.performer,
+            status="skipped",
+            stop_reason="need_failed",
+            failure=Failure(FailureKind.tool_error, cause),
+            attempts=0,
+            started=now,
+            ended=now,
+        )
+        self.context.log.add(SubtaskEnded(path=outcome.path, outcome=outcome))
+        return outcome
+
+    # what the planner reads
+
+    def _misused(self, fault: str) -> str:
+        self.context.log.add(PlanProposed(path=self.path, plan={}))
+        return self._reject([fault], ())
+
+    def _reject(self, faults: Sequence[str], corrected: Sequence[Subtask]) -> str:
+        self.rejected += 1
+        self.context.log.add(PlanRejected(path=self.path, faults=tuple(faults)))
+        if self.rejected >= WRONG_PLANS:
+            message = f"the plan was wrong {WRONG_PLANS} times, at last: " + "; ".join(faults)
+            raise LoopStopped("plan_invalid", Failure(FailureKind.bad_model_output, message))
+        example = {"subtasks": [s.model_dump(mode="json", exclude_defaults=True) for s in corrected]}
+        call = orjson.dumps(example).decode() if corrected else ""
+        return self.context.text("plan_refused", faults="\n".join(f"- {f}" for f in faults), corrected=call)
+
+    def _result(self, ids: Sequence[str], mended: Sequence[str]) -> ToolResult:
+        outcomes = [self.plan.outcomes[id] for id in ids if id in self.plan.outcomes]
+        parts = [self._table(ids)]
+        if mended:
+            parts.append("Changed in the plan: " + "; ".join(mended))
+        if failed := [o for o in outcomes if o.status not in ("done", "skipped")]:
+            advice = "\n".join(f"- {o.id}: {_advice(o)}" for o in failed)
+            parts.append(self.context.text("failed_outcomes", advice=advice))
+        value = {o.id: o.model_dump(mode="json", include={"status", "answer", "value"}) for o in outcomes}
+        return ToolResult("\n\n".join(parts), value)
+
+    def _table(self, ids: Sequence[str]) -> str:
+        """Show outcomes in plan order, cut so that together they fit the planner's window."""
+        outcomes = [self.plan.outcomes[id] for id in self.plan.subtasks if id in ids and id in self.plan.outcomes]
+        room = int(self.window * OUTCOMES_SHARE * 2)  # two characters a token: between English and Chinese
+        each = max(LEAST, room // max(1, len(outcomes)))
+        return "\n\n".join(show_outcome(self.context, outcome, each) for outcome in outcomes)
+
+    def _schema(self) -> dict[str, Json]:
+        """Return the arguments' JSON Schema, with the roles of this run as the only ones."""
+        schema = _inline(Delegate.model_json_schema())
+        subtask = schema["properties"]["subtasks"]["items"]
+        fields = subtask["properties"]
+        fields["role"] = {"enum": sorted(self.roles), "description": fields["role"]["description"]}
+        if self.tools:
+            fields["tool"] = {"enum": sorted(self.tools), "description": fields["tool"]["description"]}
+        else:
+            del fields["tool"], fields["args"]
+        if not self.context.catalog.templates():
+            del schema["properties"]["template"], schema["properties"]["params"]
+            schema["required"] = ["subtasks"]
+        if self.short:
+            subtask["properties"] = {name: fields[name] for name in SHORT_FIELDS}
+            subtask["required"] = ["id", "role", "goal", "after"]
+            schema["properties"] = {"subtasks": schema["properties"]["subtasks"]}
+        return schema
+
+
+def show_outcome(context: RunContext, outcome: Outcome, limit: int) -> str:
+    """Return an outcome as other loops read it: fenced as data, a long one as its head and a handle."""
+    text = outcome.answer
+    if not text and outcome.value is not None:
+        text = orjson.dumps(outcome.value).decode()
+    if len(text) > limit:
+        handle = context.workspace.store_output(f"{outcome.path}:answer", text)
+        text = f"{text[:limit]}\n[{limit} of {len(text)} characters; the whole is {handle}]"
+    if outcome.failure:
+        text = f"{text}\n({outcome.failure.message})".strip()
+    files = f' files="{", ".join(a.path for a in outcome.artifacts)}"' if outcome.artifacts else ""
+    body = text.replace("</outcome>", "<\\/outcome>") or "(no answer)"
+    return f'<outcome id="{outcome.id}" by="{outcome.role}" status="{outcome.status}"{files}>\n{body}\n</outcome>'
+
+
+def _advice(outcome: Outcome) -> str:
+    rule = RULES[outcome.failure.kind] if outcome.failure else None
+    return f"ended {outcome.status} ({outcome.stop_reason})" + (f"; {rule.advice}" if rule and rule.advice else "")
+
+
+def _merged(calls: Sequence[Delegate]) -> Delegate:
+    return Delegate(
+        subtasks=tuple(s for call in calls for s in call.subtasks),
+        constraints=tuple(c for call in calls for c in call.constraints),
+        formatted_goal=next((c.formatted_goal for c in calls if c.formatted_goal), None),
+    )
+
+
+def _quotes(constraints: Sequence[str], goal: str) -> tuple[list[str], list[str]]:
+    """Split constraints into those that are words of the goal, and notes on those that are not."""
+
+    def folded(text: str) -> str:
+        return re.sub(r"\s+", " ", unicodedata.normalize("NFKC", text)).strip().casefold()
+
+    whole = folded(goal)
+    quoted = [c for c in constraints if folded(c) and folded(c) in whole]
+    return quoted, [f"the constraint {c!r} is no quote of the goal; dropped" for c in constraints if c not in quoted]
+
+
+def _inline(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Put definitions in place and leave titles and defaults out: they only cost tokens."""
+    definitions = schema.get("$defs", {})
+
+    def walk(node: Any, names: bool = False) -> Any:
+        if isinstance(node, list):
+            return [walk(item) for item in node]
+        if not isinstance(node, dict):
+            return node
+        if "$ref" in node:
+            rest = {k: v for k, v in node.items() if k != "$ref"}
+            return walk({**definitions[node["$ref"].rsplit("/", 1)[-1]], **rest})
+        dropped = () if names else ("title", "default", "$defs")
+        return {k: walk(v, names=k == "properties" and not names) for k, v in node.items() if k not in dropped}
+
+    return dict(walk(schema))

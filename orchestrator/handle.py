@@ -1,0 +1,349 @@
+"""One run from start to end: its order, its handle, and what ties it to the log."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+import time
+import traceback
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import BaseModel, ValidationError
+
+from orchestrator.catalog import Catalog
+from orchestrator.context import RunContext, Variables
+from orchestrator.delegate import NAME as DELEGATE
+from orchestrator.errors import ConfigError, OriError, RunStopped
+from orchestrator.events import Event, RunEnded, RunStarted, Warned
+from orchestrator.failure import Failure, FailureKind
+from orchestrator.journal import Journal
+from orchestrator.journal.log import RunLog
+from orchestrator.limits import Budget, Deadline, Limits
+from orchestrator.loop import Ending
+from orchestrator.messages import Json
+from orchestrator.models import Model
+from orchestrator.plan import Subtask
+from orchestrator.profile import PROFILES, Profile
+from orchestrator.results import RunResult, RunStatus, StopReason
+from orchestrator.role import Role
+from orchestrator.schedule import Slots
+from orchestrator.subtask import Workers
+from orchestrator.workspace import Workspace
+
+PLANNER = "ori"
+"""The role that a goal starts with, and the path of its loop."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What one run is asked to do."""
+
+    goal: str
+    root: str = PLANNER
+    inputs: Sequence[str | Path] = ()
+    targets: Sequence[str] = ()
+    """Inputs that may be changed."""
+    base: Path = field(default_factory=Path.cwd)
+    workspace: Path | None = None
+    params: Mapping[str, Json] = field(default_factory=dict)
+    plan: Sequence[Subtask] = ()
+    answer: str | None = None
+    """Id of the plan's subtask whose answer is the run's."""
+    output: type[BaseModel] | Mapping[str, Json] | None = None
+    limits: Limits | None = None
+    roles: Sequence[str] | None = None
+    models: Mapping[str, str] = field(default_factory=dict)
+    model: Model | None = None
+    """Answers instead of every configured model: a recording."""
+    scenario: str | None = None
+    session: str | None = None
+    user: str | None = None
+    preview: bool = False
+
+    @property
+    def schema(self) -> dict[str, Any] | None:
+        """JSON Schema of the result, if one is asked for."""
+        if isinstance(self.output, type):
+            return self.output.model_json_schema()
+        return None if self.output is None else dict(self.output)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class House:
+    """What all runs of one orchestrator share."""
+
+    catalog: Catalog
+    journal: Journal
+    model: Callable[[str], tuple[Model, Profile]]
+    """The model behind a key, and how it is handled."""
+    open: Callable[[], AbstractAsyncContextManager[object]]
+    """Keeps connections open while somebody is inside."""
+    redact: Callable[[str], str]
+    home: Path
+    limits: Limits | None = None
+    roles: tuple[str, ...] = ()
+    """The only roles that planners may use; empty: all."""
+    deps: Any = None
+
+
+class RunHandle:
+    """One run. Entering it with `async with` starts the run, leaving it early stops it; `async for` gives its events.
+
+    Args:
+        house: What it shares with other runs.
+        order: What it is asked to do.
+        passing: Whether its events include passing ones, such as text as it arrives.
+    """
+
+    def __init__(self, house: House, order: Order, *, passing: bool = False) -> None:
+        self.run_id = time.strftime("%y%m%d-%H%M%S-") + secrets.token_hex(4)
+        self.order = order
+        self._house = house
+        self._home = house.home / "runs" / self.run_id
+        self._passing = passing
+        self._log = RunLog(self.run_id, house.journal)
+        self._stack = AsyncExitStack()
+        self._task: asyncio.Task[RunResult] | None = None
+        self._stopping = False
+
+    @property
+    def workspace(self) -> Path:
+        """Folder that the run works in."""
+        return (self.order.workspace or self._home / "workspace").absolute()
+
+    async def __aenter__(self) -> Self:
+        """Check the order and start.
+
+        Raises:
+            ConfigError: The run cannot start: an empty goal, a missing input, a wrong role, no model.
+        """
+        try:
+            await self._stack.enter_async_context(self._house.open())
+            self._stack.callback(self._log.close)
+            await self._stack.enter_async_context(self._house.journal.own(self.run_id))
+            context = self._context()
+            self._events = self._log.subscribe(passing=self._passing)
+            group = await self._stack.enter_async_context(asyncio.TaskGroup())
+            self._task = group.create_task(self._run(context), name=self.run_id)
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        if self._task is not None:
+            self._task.cancel()
+        await self._stack.aclose()
+
+    def __aiter__(self) -> AsyncIterator[Event]:
+        return self._events
+
+    async def result(self) -> RunResult:
+        """Wait for the end and return the result.
+
+        Raises:
+            JournalError: The log could not be written.
+        """
+        assert self._task is not None, "enter the handle with `async with` first"
+        await asyncio.wait([self._task])
+        return self._task.result()
+
+    async def cancel(self) -> RunResult:
+        """Stop everything the run does, and return the result; finished work is kept."""
+        assert self._task is not None, "enter the handle with `async with` first"
+        self._stopping = True
+        self._task.cancel()
+        return await self.result()
+
+    # the run
+
+    def _context(self) -> RunContext:
+        """Check everything that the order names, before the first event."""
+        order, house = self.order, self._house
+        if not order.goal.strip():
+            raise ConfigError("the goal is empty; say in words what you want")
+        roles = self._roles()
+        limits = Limits.combine(house.limits, order.limits)
+        workspace = Workspace(self.workspace, self._home)
+        targets = {*order.targets, *named_as_targets(order.goal, (Path(path).name for path in order.inputs))}
+        workspace.copy_inputs(order.inputs, order.base, targets)
+        context = RunContext(
+            run_id=self.run_id,
+            goal=order.goal,
+            date=time.strftime("%Y-%m-%d", time.localtime(self._log.now())),
+            log=self._log,
+            catalog=house.catalog,
+            roles=roles,
+            delegable=tuple(name for name in self._delegable() if name in roles),
+            models=self._model,
+            limits=limits,
+            budget=Budget(limits),
+            deadline=Deadline.after(time.monotonic(), limits.time),
+            slots=Slots(limits.max_parallel),
+            workspace=workspace,
+            variables=Variables(self._log),
+            redact=house.redact,
+            deps=house.deps,
+            params=order.params,
+            preview=order.preview,
+        )
+        context.models(roles[order.root].model)  # a missing model is told before anything runs
+        return context
+
+    def _delegable(self) -> Sequence[str]:
+        return self.order.roles or self._house.roles or self._house.catalog.role_names
+
+    def _roles(self) -> dict[str, Role]:
+        """Return the root's role and, if it plans, those it may use, with their reviewers."""
+        catalog, root = self._house.catalog, self.order.root
+        roles = {root: catalog.role(root)}
+        if DELEGATE in roles[root].tools:
+            roles |= {name: catalog.role(name) for name in self._delegable()}
+        elif self.order.plan:
+            raise ConfigError(f"the role {root!r} cannot run a plan: {DELEGATE!r} is not among its tools")
+        reviewers = {role.review.by for role in roles.values() if role.review}
+        return roles | {name: catalog.role(name) for name in reviewers - set(roles)}
+
+    def _model(self, key: str) -> tuple[Model, Profile]:
+        if self.order.model is not None:
+            return self.order.model, PROFILES["standard"]
+        return self._house.model(self.order.models.get(key, key))
+
+    async def _run(self, context: RunContext) -> RunResult:
+        """Record the start, solve, record the end. A run that is cancelled from outside leaves no end: it can go on."""
+        self._log.add(self._started(context))
+        workers = Workers(context)
+        try:
+            result = self._result(context, workers, await self._solve(context, workers))
+        except RunStopped as stopped:
+            result = self._failed(context, workers, "model_unavailable", stopped.failure)
+        except asyncio.CancelledError:
+            if not self._stopping:
+                raise
+            failure = Failure(FailureKind.cancelled, "the run was cancelled")
+            result = self._failed(context, workers, "cancelled", failure)
+        except OriError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the run's edge: a fault of ours becomes a failed run
+            self._log.add(Warned(text=context.redact(traceback.format_exc())))
+            failure = Failure(FailureKind.bug, f"{type(error).__name__}: {error}")
+            result = self._failed(context, workers, "bug", failure)
+        self._log.add(RunEnded(result=result))
+        await self._log.commit()
+        self._log.close()
+        return self._typed(result)
+
+    def _started(self, context: RunContext) -> RunStarted:
+        order = self.order
+        names = {name for role in context.roles.values() for name in role.tools} - {DELEGATE}
+        return RunStarted(
+            goal=order.goal,
+            root=order.root,
+            params=dict(order.params),
+            inputs=tuple(str(path) for path in order.inputs),
+            workspace=str(self.workspace),
+            limits=context.limits.model_dump(mode="json"),
+            roles={name: role.model_dump(mode="json") for name, role in context.roles.items()},
+            tools={name: dict(context.tool(name).parameters) for name in sorted(names)},
+            models={key: context.models(key)[0].name for key in sorted({r.model for r in context.roles.values()})},
+            scenario=order.scenario,
+            session=order.session,
+            user=order.user,
+        )
+
+    async def _solve(self, context: RunContext, workers: Workers) -> Ending:
+        """Open the root loop, tell it the goal, and run it to its end."""
+        order = self.order
+        loop = workers.open(context.roles[order.root], order.root, goal=order.goal, output=order.schema)
+        planner = workers.planners.get(order.root)
+        if planner is None:
+            loop.say(context.text("worker_task", goal=order.goal, files="", expect="", constraints="", request=""))
+            return await loop.run()
+        loop.say(self._brief(context))
+        if order.plan:
+            table = await planner.run_template(order.plan, order.scenario)
+            answer = planner.plan.outcomes.get(order.answer or "")
+            if answer and answer.status == "done":
+                return Ending("done", "answer", answer.answer, answer.value)
+            loop.say(context.text("template_ran"))
+            loop.give(table)
+        return await loop.run()
+
+    def _brief(self, context: RunContext) -> str:
+        """Word the planner's first message: the goal, and what there is to work with."""
+        templates = context.catalog.templates()
+        return context.text(
+            "planner_task",
+            goal=self.order.goal,
+            date=context.date,
+            files=context.workspace.listing(),
+            templates="\n".join(f"- {t.name}({', '.join(t.params)}): {t.when}" for t in templates),
+        )
+
+    # the result
+
+    def _result(self, context: RunContext, workers: Workers, ending: Ending) -> RunResult:
+        """Judge the run by its outcomes: the planner's own words do not make it a success."""
+        planner = workers.planners.get(self.order.root)
+        spoiled = planner.plan.spoiled() if planner else []
+        status: RunStatus = "partial" if ending.status == "skipped" else ending.status
+        stop_reason, failure = ending.stop_reason, ending.failure
+        if status == "done" and spoiled and planner:
+            review = any(outcome.status == "needs_review" for outcome in spoiled)
+            useful = any(outcome.status in ("done", "partial") for outcome in planner.plan.outcomes.values())
+            status = "needs_review" if review else "partial" if useful else "failed"
+            first = next((o for o in spoiled if o.status != "skipped"), spoiled[0])
+            stop_reason, failure = first.stop_reason, first.failure
+        return self._collect(context, workers, status, stop_reason, failure).model_copy(
+            update={"answer": ending.answer, "value": ending.value}
+        )
+
+    def _failed(self, context: RunContext, workers: Workers, reason: StopReason, failure: Failure) -> RunResult:
+        status: RunStatus = "cancelled" if reason == "cancelled" else "failed"
+        return self._collect(context, workers, status, reason, failure)
+
+    def _collect(
+        self, context: RunContext, workers: Workers, status: RunStatus, reason: StopReason, failure: Failure | None
+    ) -> RunResult:
+        planner = workers.planners.get(self.order.root)
+        plan = planner.plan if planner else None
+        formatted = context.formatted_goal
+        return RunResult(
+            run_id=self.run_id,
+            status=status,
+            stop_reason=reason,
+            formatted_goal=formatted.model_dump(mode="json") if formatted else None,
+            outcomes={id: plan.outcomes[id] for id in plan.subtasks if id in plan.outcomes} if plan else {},
+            artifacts=context.workspace.artifacts(),
+            usage=context.budget.spent,
+            failure=failure,
+            workspace=str(self.workspace) if self.workspace.exists() else None,
+        )
+
+    def _typed(self, result: RunResult) -> RunResult:
+        """Give the value back as the model that was asked for."""
+        output = self.order.output
+        if result.value is None or not isinstance(output, type):
+            return result
+        try:
+            return result.model_copy(update={"value": output.model_validate(result.value)})
+        except ValidationError as error:
+            message = f"the result does not fit {output.__name__}: {error}"
+            failure = Failure(FailureKind.bad_model_output, message)
+            return result.model_copy(update={"status": "failed", "stop_reason": "invalid_output", "failure": failure})
+
+
+_TARGET = (
+    r"(?:\b(?:to|into|in|write|append|edit|update|change|modify|fix|overwrite|rename|delete)|"
+    r"写[入到回]?|存[入到]?|追加到?|修改|更新|编辑|改写?|覆盖|删除|在)\s*[`'\"“「《]?"
+)
+
+
+def named_as_targets(goal: str, files: Iterable[str]) -> set[str]:
+    """Return the files that a goal names as something to change; any doubt keeps an input read-only."""
+    return {name for name in files if re.search(_TARGET + re.escape(name) + r"(?![\w.])", goal, re.IGNORECASE)}

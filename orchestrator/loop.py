@@ -1,0 +1,403 @@
+"""The engine: one turn after another, for every role. Think → act → observe until an answer or a limit."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from orchestrator.binding import BindingError, parse_object
+from orchestrator.context import RunContext, record_key
+from orchestrator.conversation import Conversation
+from orchestrator.errors import LoopStopped, ModelError, ReplayMiss, RunStopped
+from orchestrator.events import (
+    MessageAppended,
+    ModelCalled,
+    ModelFailed,
+    ModelReplied,
+    ReasoningDelta,
+    TextDelta,
+)
+from orchestrator.failure import RULES, Failure, FailureKind
+from orchestrator.limits import Deadline
+from orchestrator.messages import Delta, Json, Message, Reply, Request
+from orchestrator.models.replay import observed_hash
+from orchestrator.results import OutcomeStatus, StopReason
+from orchestrator.role import Role
+from orchestrator.schema import RESULT_TOOL, problems
+from orchestrator.stuck import Seen, Stuck
+from orchestrator.toolbox import Observation, Toolbox
+
+MENDS = 2
+"""How often a model may mend a structured result before the loop gives up."""
+
+_MARKER = re.compile(r"^[ \t]*(?:\*\*|__)?FINAL_ANSWER(?:\*\*|__)?[ \t]*[:：][ \t]*(?:\*\*|__)?", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a loop ended."""
+
+    status: OutcomeStatus
+    stop_reason: StopReason
+    answer: str = ""
+    value: Json = None
+    failure: Failure | None = None
+
+
+class AgentLoop:
+    """One agent at work. Ori, every worker and every reviewer are this class; only the role differs.
+
+    Args:
+        context: The run.
+        path: Address of the loop in the run.
+        role: Prompt, model, limits and ways of ending.
+        conversation: Empty, or rebuilt from the log: the loop always goes on from where it stands.
+        toolbox: What it may call.
+        deadline: When it has to sum up, and when it is stopped.
+        output: JSON Schema of the result, if one is asked for.
+        goal: What it was asked, for reminders.
+    """
+
+    def __init__(
+        self,
+        context: RunContext,
+        path: str,
+        role: Role,
+        conversation: Conversation,
+        toolbox: Toolbox,
+        deadline: Deadline,
+        *,
+        output: dict[str, Any] | None = None,
+        goal: str = "",
+    ) -> None:
+        self.context, self.path, self.role, self.goal = context, path, role, goal
+        self.conversation, self.toolbox, self.deadline, self.output = conversation, toolbox, deadline, output
+        self.model, self.profile = context.models(role.model)
+        self.turn = sum(m.role == "assistant" for m in conversation.messages)
+        self.stuck = Stuck(self.profile.warn_at, self.profile.stop_at)
+        self.asked: set[str] = set()
+        self.mends = 0
+        self.parts: list[str] = []
+        self.last: Observation | None = None
+        self.succeeded = False
+        self.acted_once = False
+        """A call that must not be repeated went through."""
+
+    async def run(self) -> Ending:
+        """Go on until the loop ends; afterwards the conversation can be continued and run again.
+
+        Raises:
+            RunStopped: The run as a whole cannot go on.
+        """
+        try:
+            async with asyncio.timeout_at(self._on_loop_clock(self.deadline.hard)) as limit:
+                await self._finish_open_turn()
+                while True:
+                    if ending := await self._turn():
+                        return ending
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            failure = Failure(FailureKind.timeout, f"stopped after {self._elapsed():.0f} s, its time limit")
+            return self._what_there_is("deadline", failure)
+        except LoopStopped as stopped:
+            return Ending("failed", stopped.stop_reason, failure=stopped.failure)
+        except ModelError as error:
+            if isinstance(error, ReplayMiss) or RULES[error.failure.kind].ends == "run":
+                raise RunStopped(error.failure) from error
+            return Ending("failed", "model_unavailable", self.conversation.last_text(), failure=error.failure)
+
+    async def _turn(self) -> Ending | None:
+        if limit := self._limit():
+            return await self._stop_at(*limit)
+        return await self._act(await self._think())
+
+    # think
+
+    async def _think(self, tool_choice: Literal["auto", "none"] = "auto") -> Reply:
+        """Ask the model, and record what it says."""
+        self.turn += 1
+        self.context.budget.started += 1
+        key = record_key(self.path, self.turn, "model")
+        request = Request(
+            key=key,
+            messages=self.conversation.messages,
+            tools=self.toolbox.specs,
+            tool_choice=tool_choice,
+            parallel_tool_calls=self.role.parallel_tool_calls,
+            params=self.role.params,
+            observed=self.context.workspace.without_path(self.conversation.observed()),
+        )
+        log, started = self.context.log, time.monotonic()
+        log.add(
+            ModelCalled(
+                path=self.path,
+                key=key,
+                model=self.model.name,
+                messages=len(request.messages),
+                hash=self.conversation.hash,
+                tool_choice=tool_choice,
+                turn=self.turn,
+            )
+        )
+        try:
+            reply = await self.model.generate(request, self._deltas(key) if log.listening else None)
+        except ModelError as error:
+            log.add(ModelFailed(path=self.path, key=key, failure=error.failure, seconds=time.monotonic() - started))
+            raise
+        self.context.spend(self.path, reply.usage)
+        log.add(
+            ModelReplied(
+                path=self.path,
+                key=key,
+                model=reply.model or self.model.name,
+                finish_reason=reply.finish_reason,
+                usage=reply.usage,
+                seconds=time.monotonic() - started,
+                observed=observed_hash(request.observed),
+                replayed=getattr(self.model, "replayed", False),
+            )
+        )
+        if reply.calls or reply.content.strip():
+            self.add(reply.message(), key)
+        return reply
+
+    def _deltas(self, key: str) -> Callable[[Delta], None]:
+        kinds = {"text": TextDelta, "reasoning": ReasoningDelta}
+
+        def on_delta(delta: Delta) -> None:
+            self.context.log.add(kinds[delta.kind](path=self.path, key=key, text=delta.text))
+
+        return on_delta
+
+    # act, observe
+
+    async def _act(self, reply: Reply) -> Ending | None:
+        """Judge text and calls of a reply independently: either, both or neither may be there."""
+        if reply.finish_reason == "content_filter":
+            failure = Failure(FailureKind.content_filter, "the model's server withheld the answer (content filter)")
+            return Ending("failed", "model_unavailable", failure=failure)
+        if reply.calls:
+            return await self._call(reply)
+        if not reply.content.strip():
+            return self._empty()
+        if reply.finish_reason == "length":
+            return self._cut(reply.content)
+        text = "".join([*self.parts, reply.content])
+        self.parts.clear()
+        return self._answer(text)
+
+    async def _call(self, reply: Reply) -> Ending | None:
+        allowed = reply.calls[:1] if self.role.parallel_tool_calls is False else reply.calls
+        observations = await self.toolbox.run(allowed, self.turn)
+        for number, call in enumerate(reply.calls[len(allowed) :], len(allowed)):
+            observations.append(self.toolbox.refuse(call, self.turn, number, "one call a turn; make this one again"))
+        self._observe(observations)
+        if final := next((o for o in observations if o.final), None):
+            text = reply.content.strip() if final.call.name == RESULT_TOOL else final.text
+            return Ending("done", "answer", text or final.text, final.value)
+        if all(o.ok for o in observations) and (answer := final_answer(reply.content)) is not None and not self.output:
+            return Ending("done", "answer", answer)
+        return await self._judge(observations)
+
+    def _observe(self, observations: Sequence[Observation], first: int = 0) -> None:
+        """Give every call its one tool message, and remember what the calls came to."""
+        for number, observation in enumerate(observations, first):
+            key = record_key(self.path, self.turn, "tool", number)
+            self.add(Message("tool", observation.text, call_id=observation.call.id), key)
+            self.last = observation
+            self.succeeded |= observation.ok
+            self.acted_once |= observation.ok and observation.effect == "once"
+
+    async def _judge(self, observations: Sequence[Observation]) -> Ending | None:
+        """See whether the loop gets anywhere."""
+        seen = [Seen(o.call.name, o.call.arguments, o.text, o.ok) for o in observations if o.counted]
+        state = self.stuck.turn(seen)
+        if state == "repeated":
+            return await self._wrap_up("repeated_calls", self.context.text("why_repeated"))
+        if state == "failing":
+            return await self._keeps_failing(observations)
+        if state == "warn":
+            self._note(self.context.text("repeated_call"))
+        if self.profile.reminder and self.goal and all(o.ok for o in observations):
+            self._note(self.context.text("goal_reminder", goal=self.goal))
+        return None
+
+    async def _keeps_failing(self, observations: Sequence[Observation]) -> Ending:
+        failure = next((o.failure for o in reversed(observations) if o.failure), None)
+        if self.role.on_failure == "needs_review":
+            return Ending("needs_review", "needs_person", self.conversation.last_text(), failure=failure)
+        ending = await self._wrap_up("tool_failures", self.context.text("why_failing"))
+        status: OutcomeStatus = "partial" if self.succeeded else "failed"
+        return Ending(status, "tool_failures", ending.answer, ending.value, failure)
+
+    # ways to end
+
+    def _answer(self, text: str) -> Ending | None:
+        """Decide whether a text without calls ends the loop."""
+        if self.output is not None:
+            return self._structured(text)
+        answer = final_answer(text)
+        if answer is None and self.role.final_marker == "required":
+            return self._again("final_marker", text)
+        if self._lacks_evidence():
+            if "use_tools" not in self.asked:
+                self.asked.add("use_tools")
+                self._note(self.context.text("use_tools", tools=", ".join(self.toolbox.tools)))
+                return None
+            if self.profile.evidence:
+                return self._without_evidence(text)
+        if self.profile.evidence and self.last and self.last.counted and not self.last.ok:
+            return Ending("failed", "tool_failures", text, failure=self.last.failure)
+        return Ending("done", "answer", text.strip() if answer is None else answer)
+
+    def _lacks_evidence(self) -> bool:
+        if self.profile.evidence and self.toolbox.tools and not any(t.together for t in self.toolbox.tools.values()):
+            return not self.succeeded
+        return self.role.must_use_tools and self.last is None and bool(self.toolbox.tools)
+
+    def _without_evidence(self, text: str) -> Ending:
+        message = f"it answered without a successful call of {', '.join(self.toolbox.tools)}"
+        failure = self.last.failure if self.last and self.last.failure else None
+        return Ending("failed", "tool_failures", text, failure=failure or Failure(FailureKind.tool_error, message))
+
+    def _again(self, note: str, text: str, **values: object) -> Ending | None:
+        """Treat a text as a thought in between, unless it only repeats itself."""
+        if self.stuck.said(text):
+            failure = Failure(FailureKind.bad_model_output, "the model said the same three times without ending")
+            return Ending("partial", "repeated_calls", text.strip(), failure=failure)
+        self._note(self.context.text(note, **values))
+        return None
+
+    def _structured(self, text: str) -> Ending | None:
+        """Take a structured result that came as text, or ask for it again."""
+        assert self.output is not None
+        try:
+            value = parse_object(text)
+            faults = problems(value, self.output)
+        except BindingError as error:
+            value, faults = {}, [str(error)]
+        if not faults:
+            return Ending("done", "answer", text.strip(), value)
+        self.mends += 1
+        if self.mends > MENDS:
+            failure = Failure(FailureKind.bad_model_output, "no valid result: " + "; ".join(faults[:5]))
+            return Ending("failed", "invalid_output", text.strip(), failure=failure)
+        self._note(self.context.text("invalid_output", tool=RESULT_TOOL, faults="; ".join(faults[:5])))
+        return None
+
+    def _empty(self) -> Ending | None:
+        if "empty_reply" in self.asked:
+            failure = Failure(FailureKind.bad_model_output, "the model answered twice with neither text nor calls")
+            return self._what_there_is("empty_replies", failure)
+        self.asked.add("empty_reply")
+        self._note(self.context.text("empty_reply"))
+        return None
+
+    def _cut(self, text: str) -> Ending | None:
+        """Let a text that the length limit cut go on, once."""
+        self.parts.append(text)
+        if len(self.parts) > 1:
+            failure = Failure(FailureKind.bad_model_output, "the answer was cut by the model's length limit, twice")
+            return Ending("partial", "cut", "".join(self.parts).strip(), failure=failure)
+        self._note(self.context.text("continue_cut"))
+        return None
+
+    # limits
+
+    def _limit(self) -> tuple[StopReason, str] | None:
+        """Name the limit that keeps the loop from another ordinary turn, and say it in words."""
+        if reason := self.context.exhausted(self.path):
+            return "budget", self.context.text("why_budget", limit=reason)
+        if time.monotonic() >= self.deadline.soft:
+            return "deadline", self.context.text("why_deadline")
+        if self.turn >= self.role.limits.max_turns:
+            return "max_turns", self.context.text("why_turns", turns=self.turn)
+        return None
+
+    async def _stop_at(self, stop_reason: StopReason, why: str) -> Ending:
+        if stop_reason == "budget" and "/" in self.path:  # only the root has a call set aside for summing up
+            return self._what_there_is("budget", Failure(FailureKind.budget, why))
+        return await self._wrap_up(stop_reason, why)
+
+    async def _wrap_up(self, stop_reason: StopReason, why: str) -> Ending:
+        """Ask for what is known, without calls; the tools are still sent, as the prompt's head must not change."""
+        self._note(self.context.text("wrap_up", why=why))
+        reply = await self._think("none")
+        self._observe(
+            [self.toolbox.refuse(c, self.turn, n, "not run: the loop ends") for n, c in enumerate(reply.calls)]
+        )
+        answer = final_answer(reply.content)
+        text = reply.content.strip() if answer is None else answer
+        if not text:
+            return self._what_there_is(stop_reason, Failure(FailureKind.bad_model_output, why))
+        return Ending("partial", stop_reason, text, self._value_of(text))
+
+    def _value_of(self, text: str) -> Json:
+        if self.output is None:
+            return None
+        try:
+            value = parse_object(text)
+        except BindingError:
+            return None
+        return None if problems(value, self.output) else value
+
+    def _what_there_is(self, stop_reason: StopReason, failure: Failure) -> Ending:
+        """End without another call: partial when something was found or done, else failed."""
+        text = self.conversation.last_text().strip()
+        return Ending("partial" if text or self.succeeded else "failed", stop_reason, text, failure=failure)
+
+    # the conversation
+
+    def begin(self, prompt: str) -> None:
+        """Put the role's prompt in front of an empty conversation."""
+        if not len(self.conversation):
+            self.add(Message("system", prompt))
+
+    def say(self, text: str) -> None:
+        """Put a user message in; the next `run` goes on from it."""
+        self.asked.clear()
+        self.add(Message("user", text))
+
+    def give(self, data: str) -> None:
+        """Put in what other loops found; it joins the user message before it on the wire."""
+        self.add(Message("data", data))
+
+    def _note(self, text: str) -> None:
+        """Say something to the model; it joins the message before it on the wire."""
+        self.add(Message("note", text))
+
+    def add(self, message: Message, key: str = "") -> None:
+        """Put a message in, and record it."""
+        self.conversation.append(message)
+        self.context.log.add(MessageAppended(path=self.path, key=key, message=message, hash=self.conversation.hash))
+
+    async def _finish_open_turn(self) -> None:
+        """Answer the calls of a rebuilt conversation that have no answer yet."""
+        if calls := self.conversation.open_calls():
+            answered = self.conversation.answered()
+            self._observe(await self.toolbox.run(calls, self.turn, first=answered), first=answered)
+
+    def _elapsed(self) -> float:
+        return self.deadline.elapsed(time.monotonic())
+
+    def _on_loop_clock(self, moment: float) -> float:
+        return asyncio.get_running_loop().time() + (moment - time.monotonic())
+
+
+def final_answer(text: str) -> str | None:
+    """Return the answer that a `FINAL_ANSWER:` at a line's start marks, or None.
+
+    It is what follows the last marker, or what stands before it when nothing follows.
+    """
+    marks = list(_MARKER.finditer(text))
+    if not marks:
+        return None
+    after = text[marks[-1].end() :].strip()
+    if after.endswith("**") and after.count("**") % 2:
+        after = after[:-2].strip()
+    return after or text[: marks[-1].start()].strip()

@@ -1,0 +1,310 @@
+"""Start here. A goal becomes a run: one loop for the planner, one for each subtask, one log for all of it.
+
+    goal ─▶ AgentLoop(planner) ─▶ Model ─▶ Reply ─▶ toolbox ─▶ delegate ─▶ schedule ─▶ AgentLoop(role) ─▶ Outcome
+                 ▲                                                                                          │
+                 └──────── outcomes, as the tool's result: combine, or delegate again ◀─────────────────────┘
+
+`loop.py` is the engine, `delegate.py` the plan as a tool call, `subtask.py` what happens to one subtask.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from pydantic import BaseModel
+
+from orchestrator.catalog import Catalog
+from orchestrator.handle import House, Order, RunHandle
+from orchestrator.journal import Journal, open_journal
+from orchestrator.limits import Limits
+from orchestrator.messages import Json
+from orchestrator.models import Model
+from orchestrator.plan import Delegate, Subtask
+from orchestrator.profile import PROFILES, Profile
+from orchestrator.redact import Redactor
+from orchestrator.results import RunResult
+from orchestrator.role import Role
+from orchestrator.settings import ModelSettings, Settings, load_settings
+from orchestrator.tool import Tool
+
+if TYPE_CHECKING:
+    from orchestrator.scenario import Scenario
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What the planner would do about a goal."""
+
+    plan: Delegate | None
+    """The first accepted plan; None when the planner answered at once."""
+    result: RunResult
+
+
+class Orchestrator:
+    """Solves goals with agents. Holds models, roles and tools; every run has a context of its own.
+
+    As an async context manager it keeps its connections from run to run; otherwise they are opened at the first run
+    and closed after the last.
+
+    Args:
+        model: Name of the default model, or a model of your own.
+        base_url: Its server's root, usually ending in /v1.
+        api_key: Its key.
+        models: More models by key, as settings or as models of your own.
+        roles: Roles made in code; if there are any, planners use only these.
+        tools: Tools made in code.
+        limits: Upper bounds for every run.
+        journal: Where the log goes: `memory`, `sqlite`, a path, or a journal of your own.
+        deps: Handed to tools as `ctx.deps`.
+        project: Folder with `ori.yaml`, `roles/`, `prompts/`, `tools/` and `scenarios/`.
+
+    Raises:
+        ConfigError: Something in the arguments or in the project's `ori.yaml` is wrong.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: str | Model | None = None,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        models: Mapping[str, ModelSettings | Model] | None = None,
+        roles: Iterable[Role] = (),
+        tools: Iterable[Tool] = (),
+        limits: Limits | None = None,
+        journal: str | Path | Journal | None = None,
+        deps: Any = None,
+        project: str | Path | None = None,
+    ) -> None:
+        self.project = None if project is None else Path(project).resolve()
+        self.settings: Settings = load_settings(self.project)
+        given: dict[str, ModelSettings | Model] = dict(models or {})
+        if isinstance(model, str):
+            given["default"] = ModelSettings.model_validate({"model": model, "base_url": base_url, "api_key": api_key})
+        elif model is not None:
+            given["default"] = model
+        self._given = given
+        self._models: dict[str, Model] = {}
+        roles = tuple(roles)
+        self.catalog = Catalog.from_project(
+            self.project, roles=roles, tools=tools, models={*self.settings.models, *given} or None
+        )
+        self.home = self.project / ".ori" if self.project else _state_home()
+        if journal is None:
+            journal = self.settings.journal if self.project else "memory"
+        self.journal: Journal = open_journal(journal, self.home / "runs.db")
+        self._entered = 0
+        redactor = Redactor([*self.settings.secrets(), *([api_key] if api_key else [])])
+        self._house = House(
+            catalog=self.catalog,
+            journal=self.journal,
+            model=self.model,
+            open=lambda: self,
+            redact=redactor.text,
+            home=self.home,
+            limits=Limits.combine(self.settings.limits, limits),
+            roles=tuple(role.name for role in roles),
+            deps=deps,
+        )
+
+    @classmethod
+    def from_project(
+        cls, path: str | Path = ".", *, journal: str | Path | Journal | None = None, deps: Any = None
+    ) -> Self:
+        """Return the orchestrator of a project's folder; what it does not have itself comes from the shipped content.
+
+        Args:
+            path: The folder; `ori.yaml` and the content folders in it are optional.
+            journal: Over the one in `ori.yaml`; by default SQLite at `.ori/runs.db`.
+            deps: Handed to tools as `ctx.deps`.
+        """
+        return cls(project=path, journal=journal, deps=deps)
+
+    # the ways to run something
+
+    async def solve(self, goal: str, **options: Any) -> RunResult:
+        """Plan, work and combine until the goal is answered or a limit is reached. Takes what `start` takes.
+
+        A failed run is a result, too: its `status` and `failure` say what happened.
+
+        Raises:
+            ConfigError: The run cannot start: an empty goal, a missing input, no model.
+            JournalError: The log cannot be written.
+        """
+        async with self.start(goal, **options) as handle:
+            return await handle.result()
+
+    def solve_sync(self, goal: str, **options: Any) -> RunResult:
+        """Do the same from code that is not async."""
+        return asyncio.run(self.solve(goal, **options))
+
+    def start(
+        self,
+        goal: str,
+        *,
+        inputs: Sequence[str | Path] = (),
+        targets: Sequence[str] = (),
+        workspace: str | Path | None = None,
+        params: Mapping[str, Json] | None = None,
+        plan: Sequence[Subtask] | Delegate | None = None,
+        output: type[BaseModel] | Mapping[str, Json] | None = None,
+        limits: Limits | None = None,
+        roles: Sequence[str] | None = None,
+        session: str | None = None,
+        user: str | None = None,
+    ) -> RunHandle:
+        """Return a run that begins when its `async with` is entered.
+
+        Args:
+            goal: What is wanted, in words.
+            inputs: Files and folders to copy into the workspace; relative to the working directory.
+            targets: Inputs that may be changed, by name; the others are read-only.
+            workspace: Folder to work in; None: a new one under `.ori/runs/`.
+            params: Values for `${params.…}` in the plan.
+            plan: Runs first, without asking the planner to plan.
+            output: What the result must look like: a pydantic model or a JSON Schema.
+            limits: Upper bounds for this run.
+            roles: Names of the roles that the planner may use; None: all.
+            session: Recorded with the run.
+            user: Recorded with the run.
+        """
+        order = Order(
+            goal=goal,
+            inputs=inputs,
+            targets=targets,
+            workspace=None if workspace is None else Path(workspace),
+            params=params or {},
+            plan=plan.subtasks if isinstance(plan, Delegate) else plan or (),
+            output=output,
+            limits=limits,
+            roles=roles,
+            session=session,
+            user=user,
+        )
+        return RunHandle(self._house, order)
+
+    def stream(self, goal: str, **options: Any) -> RunHandle:
+        """Return the same run as `start`, whose events include each piece of text as it arrives."""
+        return RunHandle(self._house, self.start(goal, **options).order, passing=True)
+
+    async def run_role(self, role: str, task: str, **options: Any) -> RunResult:
+        """Run one loop of a role, without a planner. Takes what `start` takes."""
+        order = replace(self.start(task, **options).order, root=role)
+        async with RunHandle(self._house, order) as handle:
+            return await handle.result()
+
+    async def plan(self, goal: str, **options: Any) -> Preview:
+        """Ask for a plan and stop at the first accepted one. Takes what `start` takes."""
+        order = replace(self.start(goal, **options).order, preview=True)
+        async with RunHandle(self._house, order) as handle:
+            result = await handle.result()
+        accepted = isinstance(result.value, list)
+        return Preview(Delegate.model_validate({"subtasks": result.value}) if accepted else None, result)
+
+    def start_scenario(
+        self,
+        scenario: Scenario,
+        *,
+        params: Mapping[str, Json] | None = None,
+        workspace: str | Path | None = None,
+        plan: Delegate | None = None,
+        replay: bool = False,
+    ) -> RunHandle:
+        """Return the run of a scenario.
+
+        Args:
+            scenario: From `catalog.scenario(name)`.
+            params: Over the scenario's own.
+            workspace: Folder to work in; None: a new one.
+            plan: Over the scenario's own.
+            replay: Take the model's replies from the scenario's recording; everything else is real.
+
+        Raises:
+            ConfigError: A parameter is unknown, or there is no recording.
+        """
+        from orchestrator.models.replay import Recording, ReplayModel
+
+        bound = scenario.bind(params)
+        model: Model | None = None
+        if replay:
+            recording = bound.recording_file()
+            if recording is None:
+                raise scenario.error("the scenario names no recording to replay")
+            model = ReplayModel(Recording.load(recording))
+        order = Order(
+            goal=bound.goal,
+            inputs=bound.input_files(),
+            targets=bound.targets,
+            workspace=None if workspace is None else Path(workspace),
+            params=bound.params,
+            plan=plan.subtasks if plan else bound.plan,
+            answer=None if plan else bound.answer,
+            limits=bound.limits,
+            roles=bound.roles,
+            models=bound.models,
+            model=model,
+            scenario=bound.name,
+        )
+        return RunHandle(self._house, order)
+
+    # connections
+
+    async def __aenter__(self) -> Self:
+        self._entered += 1
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self._entered -= 1
+        if not self._entered:
+            await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close connections and the log's file; both open again at the next use."""
+        for model in self._models.values():
+            await model.aclose()
+        await self.journal.aclose()
+
+    def model(self, key: str) -> tuple[Model, Profile]:
+        """Return the model behind a key, and how it is handled.
+
+        Raises:
+            ConfigError: There is none, or it lacks something.
+        """
+        given = self._given.get(key)
+        if given is not None and not isinstance(given, ModelSettings):
+            return given, PROFILES["standard"]
+        settings = given or self.settings.model(key)
+        if key not in self._models:
+            self._models[key] = _connect(settings)
+        return self._models[key], PROFILES[settings.profile]
+
+
+def _connect(settings: ModelSettings) -> Model:
+    """Make the wire to a configured model."""
+    from orchestrator.models.openai import OpenAIModel
+
+    return OpenAIModel(
+        settings.model,
+        base_url=settings.base_url,
+        api_key=settings.api_key.get_secret_value() if settings.api_key else None,
+        window=settings.window,
+        max_output=settings.max_output,
+        params=settings.params,
+        headers={name: value.get_secret_value() for name, value in settings.headers.items()},
+        extra_body=settings.extra_body,
+        stream=settings.stream,
+        price=settings.price,
+        timeout=settings.timeout,
+        vision=settings.vision,
+    )
+
+
+def _state_home() -> Path:
+    """Return the user's folder for the runs of programs without a project."""
+    from platformdirs import user_state_path
+
+    return user_state_path("ori")

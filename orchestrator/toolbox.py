@@ -1,0 +1,252 @@
+"""What one loop may call: the whitelist, the order, the time limit, the cut, and exactly one observation per call."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from orchestrator.binding import BindingError, bind
+from orchestrator.context import RunContext, record_key
+from orchestrator.errors import LoopStopped, RunStopped, ToolError, nearest
+from orchestrator.events import ToolProgress, ToolReturned, ToolStarted
+from orchestrator.failure import Failure, FailureKind
+from orchestrator.messages import Json, ToolCall, ToolSpec
+from orchestrator.tool import Tool, ToolContext, ToolResult, to_result
+from orchestrator.workspace import LoopWorkspace
+
+CUT_AT = 12_000
+"""Characters of an observation that enter the conversation whole: about 4,000 tokens of English."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What came of one call."""
+
+    call: ToolCall
+    text: str
+    """As it enters the conversation."""
+    ok: bool
+    value: Json = None
+    final: bool = False
+    counted: bool = True
+    """Whether repetition and failure counters see it."""
+    effect: str = "read"
+    failure: Failure | None = None
+
+
+@dataclass(slots=True)
+class _Job:
+    """A call on its way: bound to its tool, or with the reason why it cannot be."""
+
+    call: ToolCall
+    key: str
+    tool: Tool | None = None
+    arguments: dict[str, Any] | None = None
+    result: ToolResult | None = None
+    failure: Failure | None = None
+    seconds: float = 0.0
+
+
+class Toolbox:
+    """The tools of one loop.
+
+    Args:
+        context: The run.
+        path: The loop.
+        tools: By name; nothing else can be called.
+        workspace: What the loop may do with the run's files.
+        window: Tokens of the loop's model; small windows get shorter observations.
+    """
+
+    def __init__(
+        self,
+        context: RunContext,
+        path: str,
+        tools: Mapping[str, Tool],
+        workspace: LoopWorkspace,
+        *,
+        window: int,
+    ) -> None:
+        self.context, self.path, self.tools, self.workspace = context, path, tools, workspace
+        self.specs: tuple[ToolSpec, ...] = tuple(tool.spec() for tool in tools.values())
+        self.cut_at = min(CUT_AT, window // 2)
+
+    async def run(self, calls: Sequence[ToolCall], turn: int, *, first: int = 0) -> list[Observation]:
+        """Run the calls of one message and answer each of them, in message order.
+
+        A stretch of neighbouring `read` calls runs together; so does one of a tool that says how (`together`).
+
+        Args:
+            calls: All of the message, or the last of them.
+            turn: The turn they belong to.
+            first: Number of the first one within its message.
+        """
+        observations: list[Observation] = []
+        jobs = [self._bind(call, record_key(self.path, turn, "tool", n)) for n, call in enumerate(calls, first)]
+        for stretch in _stretches(jobs):
+            runnable = [job for job in stretch if job.arguments is not None]
+            for job in runnable:
+                self._intend(job)
+            await self.context.log.commit()  # the reply, and what is about to happen, before it happens
+            await self._run_stretch(runnable)
+            observations += [self._observe(job) for job in stretch]
+        return observations
+
+    def refuse(self, call: ToolCall, turn: int, number: int, why: str) -> Observation:
+        """Answer a call that is not run."""
+        job = _Job(call, record_key(self.path, turn, "tool", number))
+        _fail(job, why)
+        return replace(self._observe(job), counted=False)
+
+    def _bind(self, call: ToolCall, key: str) -> _Job:
+        job = _Job(call, key)
+        tool = self.tools.get(call.name)
+        if tool is None:
+            _fail(job, f"there is no tool {call.name!r} here{nearest(call.name, self.tools)}")
+            return job
+        job.tool = tool
+        try:
+            job.arguments = bind(call.arguments, tool)
+        except BindingError as error:
+            _fail(job, tool.misused(str(error)) if tool.misused else str(error))
+        return job
+
+    def _intend(self, job: _Job) -> None:
+        assert job.tool is not None
+        self.context.log.add(
+            ToolStarted(
+                path=self.path,
+                key=job.key,
+                call_id=job.call.id,
+                name=job.call.name,
+                arguments=self.context.redact(job.call.arguments),
+                effect=job.tool.effect,
+            )
+        )
+
+    async def _run_stretch(self, jobs: Sequence[_Job]) -> None:
+        if jobs and (tool := jobs[0].tool) and tool.together:
+            started = time.monotonic()
+            results = await tool.together([job.arguments or {} for job in jobs], self._context_of(jobs[0]))
+            for job, result in zip(jobs, results, strict=True):
+                job.result, job.seconds = result, time.monotonic() - started
+        elif len(jobs) == 1:
+            await self._run_job(jobs[0])
+        elif jobs:
+            async with asyncio.TaskGroup() as group:
+                for job in jobs:
+                    group.create_task(self._run_job(job))
+
+    async def _run_job(self, job: _Job) -> None:
+        assert job.tool is not None
+        started = time.monotonic()
+        attempts = 1 + (job.tool.retries if job.tool.effect != "once" else 0)
+        while attempts:
+            attempts -= 1
+            if await self._attempt(job, job.tool):
+                break
+        job.seconds = time.monotonic() - started
+
+    async def _attempt(self, job: _Job, tool: Tool) -> bool:
+        """Run the tool once; False when another attempt may go better."""
+        job.failure = None
+        try:
+            async with asyncio.timeout(tool.timeout) as limit:
+                job.result = to_result(await tool.invoke(job.arguments or {}, self._context_of(job)))
+        except (RunStopped, LoopStopped):
+            raise
+        except ToolError as error:
+            _fail(job, str(error))
+        except Exception as error:  # noqa: BLE001 - whatever a tool raises is something the model can react to
+            if isinstance(error, TimeoutError) and limit.expired():
+                late = f"{tool.name} did not finish within {tool.timeout:g} s and was stopped"
+                _fail(job, late, FailureKind.tool_timeout)
+            else:
+                _fail(job, f"{tool.name} failed: {type(error).__name__}: {error}")
+            return False
+        return True
+
+    def _context_of(self, job: _Job) -> ToolContext:
+        def report(text: str) -> None:
+            self.context.log.add(ToolProgress(path=self.path, key=job.key, name=job.call.name, text=text))
+
+        return ToolContext(
+            run_id=self.context.run_id,
+            path=self.path,
+            key=self.context.idempotency_key(job.key),
+            workspace=self.workspace,
+            deps=self.context.deps,
+            variables=self.context.variables,
+            read_output=self.context.workspace.read_output,
+            report=report,
+        )
+
+    def _observe(self, job: _Job) -> Observation:
+        """Turn a result into what the conversation gets, and record it."""
+        result = job.result or ToolResult("", error=True)
+        whole = self.context.redact(result.content)
+        text, cut, handle = whole, None, None
+        if len(whole) > self.cut_at and (job.tool is None or job.tool.cut):
+            handle = self.context.workspace.store_output(job.key, whole)
+            text = self._cut(whole, handle)
+            cut = f"{self.cut_at} of {len(whole)} characters"
+        if result.error and job.failure is None:
+            job.failure = Failure(FailureKind.tool_error, text[:500])
+        self.context.log.add(
+            ToolReturned(
+                path=self.path,
+                key=job.key,
+                call_id=job.call.id,
+                name=job.call.name,
+                ok=not result.error,
+                seconds=job.seconds,
+                characters=len(whole),
+                cut=cut,
+                handle=handle,
+                failure=job.failure,
+            )
+        )
+        return Observation(
+            job.call,
+            text,
+            not result.error,
+            result.value,
+            final=result.final and not result.error,
+            counted=job.tool is None or job.tool.counted,
+            effect=job.tool.effect if job.tool else "read",
+            failure=job.failure,
+        )
+
+    def _cut(self, text: str, handle: str) -> str:
+        """Keep head and tail of a long text."""
+        head, tail = self.cut_at * 2 // 3, self.cut_at // 3
+        note = self.context.text("cut", left=len(text) - head - tail, total=len(text), handle=handle)
+        return f"{text[:head]}\n{note}\n{text[-tail:]}"
+
+
+def _fail(job: _Job, text: str, kind: FailureKind = FailureKind.tool_error) -> None:
+    job.result = ToolResult(f"Error: {text}", error=True)
+    job.failure = Failure(kind, text[:500])
+
+
+def _stretches(jobs: Sequence[_Job]) -> Iterator[list[_Job]]:
+    """Split calls into stretches that run together; everything else stands alone."""
+    stretch: list[_Job] = []
+    for job in jobs:
+        if stretch and not _joins(stretch[-1], job):
+            yield stretch
+            stretch = []
+        stretch.append(job)
+    if stretch:
+        yield stretch
+
+
+def _joins(one: _Job, other: _Job) -> bool:
+    if one.tool is None or other.tool is None:
+        return False
+    if one.tool.together:
+        return one.tool is other.tool
+    return one.tool.effect == other.tool.effect == "read" and other.tool.together is None
