@@ -241,9 +241,14 @@ def show_outcome(context: RunContext, outcome: Outcome, limit: int) -> str:
         text = f"{text[:limit]}\n[{limit} of {len(text)} characters; the whole is {handle}]"
     if outcome.failure:
         text = f"{text}\n({outcome.failure.message})".strip()
-    files = f' files="{", ".join(a.path for a in outcome.artifacts)}"' if outcome.artifacts else ""
-    body = text.replace("</outcome>", "<\\/outcome>") or "(no answer)"
-    return f'<outcome id="{outcome.id}" by="{outcome.role}" status="{outcome.status}"{files}>\n{body}\n</outcome>'
+    return fenced(outcome.id, outcome.role, outcome.status, text, [artifact.path for artifact in outcome.artifacts])
+
+
+def fenced(id: str, by: str, status: str, text: str, files: Sequence[str] = ()) -> str:
+    """Return a result with a fence around it that its text cannot close."""
+    body = text.replace("</outcome", "<\\/outcome") or "(no answer)"
+    written = f' files="{", ".join(files)}"' if files else ""
+    return f'<outcome id="{id}" by="{by}" status="{status}"{written}>\n{body}\n</outcome>'
 
 
 def _advice(outcome: Outcome) -> str:

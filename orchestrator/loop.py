@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -77,7 +77,7 @@ class AgentLoop:
         self.context, self.path, self.role, self.goal = context, path, role, goal
         self.conversation, self.toolbox, self.deadline, self.output = conversation, toolbox, deadline, output
         self.model, self.profile = context.models(role.model)
-        self.turn = sum(m.role == "assistant" for m in conversation.messages)
+        self.turn = 0
         self.stuck = Stuck(self.profile.warn_at, self.profile.stop_at)
         self.asked: set[str] = set()
         self.mends = 0
@@ -353,10 +353,11 @@ class AgentLoop:
 
     # the conversation
 
-    def begin(self, prompt: str) -> None:
-        """Put the role's prompt in front of an empty conversation."""
+    def begin(self, prompt: str, examples: Iterable[Message] = ()) -> None:
+        """Put the role's prompt, and examples, in front of an empty conversation."""
         if not len(self.conversation):
-            self.add(Message("system", prompt))
+            for message in (Message("system", prompt), *examples):
+                self.add(message)
 
     def say(self, text: str) -> None:
         """Put a user message in; the next `run` goes on from it."""

@@ -29,6 +29,24 @@ class Review(BaseModel):
     """How often the reviewer is asked before the result ends as `needs_review`."""
 
 
+class Example(BaseModel):
+    """A goal and what a planner does about it; shown to small models as messages before the goal."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    goal: str
+    plan: tuple[dict[str, Any], ...] = ()
+    """Subtasks; empty: the goal is answered at once."""
+    outcomes: dict[str, str] = {}
+    """The answer of each subtask by its id."""
+    answer: str
+
+    @property
+    def roles(self) -> set[str]:
+        """Roles that the plan names."""
+        return {subtask["role"] for subtask in self.plan if "role" in subtask}
+
+
 class Role(BaseModel):
     """What one kind of agent is for, may call and may spend; all that makes it differ from another."""
 
@@ -53,6 +71,8 @@ class Role(BaseModel):
     """Tools whose calls a person must allow."""
     may_delegate: tuple[str, ...] | None = None
     """Roles that a planner of this role may use; None: all but itself. Needs `delegate` in `tools`."""
+    examples: tuple[Example, ...] = ()
+    """Shown to a small model; one that names a role which the run does not have is left out."""
     parallel_tool_calls: bool | None = None
     """False: at most one call a turn."""
     final_marker: Literal["optional", "required"] = "optional"

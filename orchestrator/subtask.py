@@ -13,13 +13,13 @@ import orjson
 from orchestrator.context import RunContext
 from orchestrator.conversation import Conversation
 from orchestrator.delegate import NAME as DELEGATE
-from orchestrator.delegate import Planner, show_outcome
+from orchestrator.delegate import Planner, fenced, show_outcome
 from orchestrator.errors import JournalError, RunStopped
 from orchestrator.events import ArtifactStored, ReviewDone, SubtaskEnded, SubtaskStarted, Warned
 from orchestrator.failure import RULES, Failure, FailureKind
 from orchestrator.limits import Limits
 from orchestrator.loop import AgentLoop, Ending
-from orchestrator.messages import Json, ToolCall
+from orchestrator.messages import Json, Message, ToolCall
 from orchestrator.placeholders import fill, fill_tree, names, texts
 from orchestrator.plan import Fallback, Subtask
 from orchestrator.results import Outcome
@@ -121,8 +121,20 @@ class Workers:
         workspace = self._workspace(path, needs)
         toolbox = Toolbox(context, path, tools, workspace, window=model.window)
         loop = AgentLoop(context, path, role, Conversation(), toolbox, deadline, output=output, goal=goal)
-        loop.begin(self._prompt(role, DELEGATE in tools))
+        loop.begin(self._prompt(role, DELEGATE in tools), self._examples(role) if profile.example else ())
         return loop
+
+    def _examples(self, role: Role) -> Iterator[Message]:
+        """Word a planner's examples as messages: as prose in the prompt, small models print the call as text."""
+        may = set(self._may_delegate(role))
+        for number, example in enumerate(e for e in role.examples if e.roles <= may):
+            yield Message("user", example.goal)
+            if example.plan:
+                call = ToolCall(f"example_{number}", DELEGATE, orjson.dumps({"subtasks": example.plan}).decode())
+                yield Message("assistant", calls=(call,))
+                shown = [fenced(s["id"], s["role"], "done", example.outcomes.get(s["id"], "")) for s in example.plan]
+                yield Message("tool", "\n\n".join(shown), call_id=call.id)
+            yield Message("assistant", example.answer)
 
     def _may_delegate(self, role: Role) -> list[str]:
         allowed = role.may_delegate if role.may_delegate is not None else self.context.delegable

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from orchestrator import Limits, Orchestrator, Role, tool
+from orchestrator import Orchestrator, Role, tool
 from orchestrator.testing import ScriptedServer, call, route, text
 
 READER = Role(name="reader", description="Reads.", prompt="You are a reader.", tools=("look",))
@@ -18,7 +16,9 @@ async def look(name: str) -> str:
 
 
 def orchestrator(server: ScriptedServer, **options: object) -> Orchestrator:
-    return Orchestrator(model="m", base_url=server.base_url, api_key="k", roles=[READER, WRITER], tools=[look], **options)  # type: ignore[arg-type]
+    return Orchestrator(
+        model="m", base_url=server.base_url, api_key="k", roles=[READER, WRITER], tools=[look], **options
+    )  # type: ignore[arg-type]
 
 
 async def test_a_trivial_goal_is_answered_in_one_call_without_a_plan() -> None:
