@@ -105,7 +105,8 @@ class RunHandle:
         self.order = order
         self._house = house
         self._home = house.home / "runs" / self.run_id
-        self._passing = passing
+        self.passing = passing
+        """Whether its events will include passing ones; may be set until it is entered."""
         self._log = RunLog(self.run_id, house.journal)
         self._stack = AsyncExitStack()
         self._task: asyncio.Task[RunResult] | None = None
@@ -127,7 +128,7 @@ class RunHandle:
             self._stack.callback(self._log.close)
             await self._stack.enter_async_context(self._house.journal.own(self.run_id))
             context = self._context()
-            self._events = self._log.subscribe(passing=self._passing)
+            self._events = self._log.subscribe(passing=self.passing)
             group = await self._stack.enter_async_context(asyncio.TaskGroup())
             self._task = group.create_task(self._run(context), name=self.run_id)
         except BaseException:

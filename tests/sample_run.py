@@ -87,7 +87,7 @@ def beginning() -> list[Event]:
             inputs=("sales.csv",),
             workspace="/tmp/ws",
             limits={},
-            roles={"analyst": {"name": "analyst", "prompt": "long prompt"}},
+            roles={"analyst": {"name": "analyst", "prompt": "long prompt", "review": {"by": "reviewer", "rounds": 2}}},
             tools={},
             models={"default": "qwen"},
         ),

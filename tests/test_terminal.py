@@ -172,6 +172,7 @@ def test_show_tells_turns_calls_cuts_failures_reviews_and_usage_by_role() -> Non
         "sent back: no figure is given",
         "workspace: /tmp/ws",
         "analyst: 5 model calls, 6,500 tokens, 5,000 of them cached, cost 0.0105",
+        "reviewer: 2 model calls, 2,600 tokens, 2,000 of them cached, cost 0.0042",
         "total: 10 model calls, 13,000 tokens, 10,000 of them cached, cost 0.0210",
     ):
         assert part in text

@@ -6,13 +6,14 @@ import asyncio
 import io
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, TextIO
 
 from rich.cells import cell_len
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.table import Table
 from rich.text import Text
 
 from orchestrator.events import (
@@ -50,7 +51,7 @@ _NARROW = 60
 """Columns below which role and cost are left out."""
 
 
-async def watch(events: AsyncIterator[Event], file: TextIO, clock: Callable[[], float] = time.time) -> None:
+async def watch(events: AsyncIterable[Event], file: TextIO, clock: Callable[[], float] = time.time) -> None:
     """Show a run while it works, until its events end: a live tree in a terminal, else a line per lasting change."""
     console = Console(file=file, force_terminal=file.isatty())
     if console.is_terminal and not console.is_dumb_terminal:
@@ -63,7 +64,7 @@ async def watch(events: AsyncIterator[Event], file: TextIO, clock: Callable[[], 
                 print(said, file=file, flush=True)
 
 
-async def _watch_live(events: AsyncIterator[Event], console: Console, clock: Callable[[], float]) -> None:
+async def _watch_live(events: AsyncIterable[Event], console: Console, clock: Callable[[], float]) -> None:
     progress = Progress()
 
     def draw() -> Group:
@@ -178,11 +179,19 @@ def usage_text(usage: Usage) -> str:
     return ", ".join(parts)
 
 
-def to_text(drawing: Group, width: int, color: bool) -> str:
+def table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
+    """Draw rows below titles; long cells are wrapped."""
+    drawing = Table(*titles, box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for cells in rows:
+        drawing.add_row(*(Text(one_line(str(cell))) for cell in cells))
+    return drawing
+
+
+def to_text(drawing: RenderableType, width: int, color: bool) -> str:
     """Render a drawing as text, with the terminal's colours where they are wanted."""
     file = io.StringIO()
     Console(file=file, width=width, force_terminal=color, highlight=False).print(drawing)
-    return file.getvalue().rstrip("\n")
+    return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
 
 
 def columns(file: TextIO) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from orchestrator.events import (
     BreakerChanged,
@@ -133,6 +134,7 @@ class Progress:
     changes: int = 0
     """How many events came."""
     _nodes: dict[str, Node] = field(default_factory=dict)
+    _roles: dict[str, Any] = field(default_factory=dict)
 
     def apply(self, event: Event) -> None:
         """Take the next event in."""
@@ -165,10 +167,14 @@ class Progress:
         if place not in self._nodes:
             parent, _, name = place.rpartition("/")
             node = self._nodes[place] = Node(place, name.replace("@review", "review "))
-            if parent:
-                self.node(parent).children[name] = node
-            else:
+            if not parent:
                 self.root = node
+                return node
+            above = self.node(parent)
+            above.children[name] = node
+            if name.startswith("@review"):
+                review = self._roles.get(above.role, {}).get("review")
+                node.role = review["by"] if review else "review"
         return self._nodes[place]
 
     def stop(self, state: str) -> None:
@@ -180,7 +186,7 @@ class Progress:
     def _run(self, event: RunStarted | RunEnded) -> None:
         if isinstance(event, RunStarted):
             self.run, self.goal, self.workspace = event.run, event.goal, event.workspace
-            self.scenario, self.models = event.scenario, event.models
+            self.scenario, self.models, self._roles = event.scenario, event.models, event.roles
             self.node(event.path or event.root)
             self.root.role, self.root.state, self.root.started = event.root, "running", event.at
         else:
@@ -253,8 +259,8 @@ class Progress:
         node = self.node(event.path)
         place, number, _ = event.key.rsplit(":", 2)
         _, attempt = _split(place)
-        if node.state == "pending" or (node.state == "waiting"):
-            node.state = "running"
+        if node.state != "running" and isinstance(event, ModelCalled | ToolStarted):
+            node.state, node.result, node.ended = "running", "", None
         node.started = event.at if node.started is None else node.started
         return node.turns.setdefault(f"{place}:{number}", Turn(attempt, int(number)))
 
