@@ -42,9 +42,11 @@ class Problem:
         return str(ConfigError(f"{self.severity}: {self.message}", file=self.file, line=self.line))
 
 
-def shipped_root() -> Path:
+_PACKAGE = Path(__file__).resolve().parent
+
+
+def shipped_root(package: Path = _PACKAGE) -> Path:
     """Return the folder that holds the shipped content: the installed package, or the checkout around it."""
-    package = Path(__file__).resolve().parent
     return package if (package / "roles").is_dir() else package.parent
 
 

@@ -102,8 +102,7 @@ def _checked_names(scenario: Scenario, names: Names) -> Iterator[Fault]:
     ids = [subtask.id for subtask in scenario.plan]
     for index, check in enumerate(scenario.checks):
         if isinstance(check, ToolsCheck):
-            for rule, tools in check.tools:
-                yield from _tools(tools, names, ("checks", index, "tools", rule))
+            yield from _tools(check.tools.called, names, ("checks", index, "tools", "called"))
         elif isinstance(check, OutcomesCheck) and ids:
             for id in check.outcomes:
                 if id not in ids:

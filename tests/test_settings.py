@@ -112,5 +112,28 @@ def test_what_is_wrong_in_the_file_is_told_with_its_line(tmp_path: Path, text: s
 
 
 def test_an_unknown_model_key_is_told_with_the_nearest_one(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no model 'cheep'):
+    with pytest.raises(ConfigError, match=r"no model 'cheep' in ori\.yaml; did you mean 'cheap'"):
         settings(tmp_path, KEYED).model("cheep")
+
+
+def test_the_example_of_the_documentation_is_read_whole(tmp_path: Path) -> None:
+    text = """\
+models:
+  default: {base_url: "http://localhost/v1", model: m, api_key: "${KEY}", window: 128000, max_output: 8192,
+            vision: false, stream: auto, price: {input: 1, cached: 0.1, output: 4, currency: USD}, params: {temperature: 0.3},
+            headers: {}, extra_body: {}, concurrency: 8, rpm: 0, tpm: 0,
+            timeout: {connect: 5, read: 60, first_byte: 300}, attempts: 3, when_open: wait, fallback: [cheap]}
+  cheap: {model: s, base_url: "http://localhost/v1"}
+limits: {}
+max_runs: 4
+tools: {shell: {enabled: false}}
+network: {allow: []}
+mcp: {}
+journal: sqlite
+"""
+    found = settings(tmp_path, text, KEY="sk-12345678")
+    assert found.model("default").fallback == ("cheap",)
+    assert found.tools == {"shell": {"enabled": False}}
+    price = found.model("default").price
+    assert price is not None
+    assert str(price.cached) == "0.1"
