@@ -120,8 +120,8 @@ def test_the_example_of_the_documentation_is_read_whole(tmp_path: Path) -> None:
     text = """\
 models:
   default: {base_url: "http://localhost/v1", model: m, api_key: "${KEY}", window: 128000, max_output: 8192,
-            vision: false, stream: auto, price: {input: 1, cached: 0.1, output: 4, currency: USD}, params: {temperature: 0.3},
-            headers: {}, extra_body: {}, concurrency: 8, rpm: 0, tpm: 0,
+            vision: false, stream: auto, price: {input: 1, cached: 0.1, output: 4, currency: USD},
+            params: {temperature: 0.3}, headers: {}, extra_body: {}, concurrency: 8, rpm: 0, tpm: 0,
             timeout: {connect: 5, read: 60, first_byte: 300}, attempts: 3, when_open: wait, fallback: [cheap]}
   cheap: {model: s, base_url: "http://localhost/v1"}
 limits: {}
