@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, cast
 from weakref import WeakKeyDictionary
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from orchestrator.errors import ConfigError, ModelError
 from orchestrator.failure import Failure, FailureKind
@@ -18,6 +20,8 @@ from orchestrator.models.tokens import Price
 from orchestrator.models.wire import encode, wire_messages, wire_tools
 
 if TYPE_CHECKING:
+    from ssl import SSLContext
+
     import httpx2
     from openai import AsyncOpenAI
 
@@ -25,15 +29,16 @@ _SECRET = ("key", "auth", "token", "secret", "cookie")
 """A header whose name has one of these holds a secret."""
 
 
-@dataclass(frozen=True, slots=True)
-class Timeouts:
-    """How long a model may take, in seconds."""
+class Timeouts(BaseModel):
+    """How long a model call may wait, in seconds."""
 
-    connect: float = 5.0
-    read: float = 60.0
-    """Without a byte, when streaming."""
-    first_byte: float = 300.0
-    """Until the answer comes, when not streaming."""
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    connect: float = Field(5, gt=0)
+    read: float = Field(60, gt=0)
+    """Between two pieces of a streamed answer."""
+    first_byte: float = Field(300, gt=0)
+    """Until an answer that is not streamed comes."""
 
 
 class OpenAIModel:
@@ -178,7 +183,7 @@ class OpenAIModel:
                 base_url=self.base_url,
                 max_retries=0,  # retries have one owner, and it is not the client
                 default_headers=self._headers,
-                http_client=DefaultAioHttpClient(),
+                http_client=DefaultAioHttpClient(verify=_tls()),
             )
         return self._clients[loop]
 
@@ -209,6 +214,14 @@ class OpenAIModel:
             if len(secret) >= 8:  # shorter ones are placeholders, and words of the message
                 message = message.replace(secret, "[secret]")
         return Failure(failure.kind, message)
+
+
+@cache
+def _tls() -> SSLContext:
+    """Return the one TLS context of this process: reading the certificates takes 80 ms."""
+    import httpx2
+
+    return httpx2.create_ssl_context()
 
 
 async def _answer(response: httpx2.Response, tell: Callable[[Delta], None]) -> dict[str, Any]:

@@ -34,7 +34,7 @@ class ThinkFilter:
     """Sorts the pieces of a streamed text into reasoning and answer, as `split_think` does with the whole."""
 
     def __init__(self) -> None:
-        self._state: Literal["head", "reasoning", "text"] = "head"
+        self._state: Literal["head", "reasoning", "gap", "text"] = "head"
         self._held = ""
 
     def feed(self, piece: str) -> Iterator[Delta]:
@@ -51,14 +51,17 @@ class ThinkFilter:
         if self._state == "reasoning":
             reasoning, closed, text = text.partition(_CLOSE)
             if closed:
-                self._state, text = "text", text.lstrip()
+                self._state = "gap"
             else:
                 keep = next(n for n in range(len(_CLOSE) - 1, -1, -1) if reasoning.endswith(_CLOSE[:n]))
                 self._held = reasoning[len(reasoning) - keep :]
                 reasoning = reasoning[: len(reasoning) - keep]
             if reasoning:
                 yield Delta("reasoning", reasoning)
+        if self._state == "gap":
+            text = text.lstrip()
         if text:
+            self._state = "text"
             yield Delta("text", text)
 
 
@@ -85,7 +88,8 @@ def salvage(content: str, offered: Collection[str]) -> tuple[str, tuple[ToolCall
         if found:
             calls += found
             kept.append(content[end : place.start("call")])
-            end = stop
+            fence = re.match(r"\s*```", content[stop:]) if "```" in place["call"] else None
+            end = stop + fence.end() if fence else stop
     if not calls:
         return content, ()
     return _without_wrappers("".join(kept) + content[end:]), tuple(calls)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from decimal import Decimal
+
+from pydantic import BaseModel, ConfigDict, Field
 
 _BYTES_PER_TOKEN = 4
 _MILLION = Decimal(1_000_000)
@@ -19,14 +20,16 @@ def estimate_tokens(text: str | bytes) -> int:
     return -(-len(data) // _BYTES_PER_TOKEN)
 
 
-@dataclass(frozen=True, slots=True)
-class Price:
+class Price(BaseModel):
     """What a model costs, per million tokens."""
 
-    input: Decimal
-    output: Decimal
-    cached: Decimal | None = None
-    """Of prompt tokens that come from the server's cache; None: as `input`."""
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    input: Decimal = Field(ge=0)
+    cached: Decimal | None = Field(None, ge=0)
+    """Of prompt tokens that the server had in its cache; None: as `input`."""
+    output: Decimal = Field(ge=0)
+    currency: str = "USD"
 
     def cost(self, prompt: int, cached: int, completion: int) -> Decimal:
         """Return the cost of one call.

@@ -123,8 +123,11 @@ def rendered(answer: Answer, request: Mapping[str, Any], fresh_id: Callable[[], 
     calls = [(name, arguments, fresh_id() if id_ is None else id_) for name, arguments, id_ in answer.calls]
     if answer.page is None and request.get("stream"):
         return _streamed(answer, *_events(answer, calls, request))
-    page = (200, _plain(answer, calls, request), {"content-type": "application/json"})
-    status, written, headers = answer.page or page
+    headers: Mapping[str, str]
+    if answer.page is None:
+        status, written, headers = 200, _plain(answer, calls, request), {"content-type": "application/json"}
+    else:
+        status, written, headers = answer.page
     body = written.encode("utf-8", "surrogatepass")
     sent = body if answer.ending == "whole" else body[: len(body) // 2]
     length = len(sent) if answer.ending == "cut" else len(body)

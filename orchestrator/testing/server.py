@@ -129,7 +129,7 @@ class ScriptedServer:
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
         body = await reader.readexactly(int(headers.get("content-length", 0)))
         path = start.split()[1].partition("?")[0]
-        if not path.endswith("/chat/completions"):
+        if path != "/v1/chat/completions":
             return await self._send(fault(404, {"error": {"message": f"nothing is at {path}"}}), {}, reader, writer)
         request = json.loads(body)
         self.requests.append(request)
