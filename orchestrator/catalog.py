@@ -5,18 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from orchestrator import placeholders
-from orchestrator.crosscheck import PLANNING_TOOL, Names, role_faults, scenario_faults
+from orchestrator.crosscheck import PLANNING_TOOL, Names, role_faults, scenario_faults, schema_faults
 from orchestrator.errors import ConfigError, collecting, nearest
 from orchestrator.role import Role
 from orchestrator.scenario import Scenario, Template
 from orchestrator.settings import load_settings
 from orchestrator.tool import Tool
 from orchestrator.toolfiles import ToolFolder, load
-from orchestrator.yaml import Document, read, read_text
+from orchestrator.yaml import Document, Place, read, read_text
 
 ROLE_VARIABLES = ("roles",)
 """What the prompt of a role may name: the roles that a planner can use, a line each."""
@@ -105,9 +106,9 @@ class Catalog:
     @property
     def role_names(self) -> list[str]:
         """All roles by name."""
-        return sorted({*self._roles, *(file.stem for file in self._files("roles", "*.yaml"))})
+        return sorted({*self._roles, *(file.stem for file in self._files("roles", ".yaml"))})
 
-    @property
+    @cached_property
     def tool_names(self) -> list[str]:
         """All tools by name, those that no file defines left out."""
         return sorted({*self._tools, *(name for folder in self._tool_folders for name in folder.places)})
@@ -115,7 +116,7 @@ class Catalog:
     @property
     def scenario_names(self) -> list[str]:
         """All scenarios by name."""
-        return sorted(file.stem for file in self._files("scenarios", "*.yaml"))
+        return sorted(file.stem for file in self._files("scenarios", ".yaml"))
 
     def role(self, name: str) -> Role:
         """Return a role, checked against everything that it names.
@@ -123,16 +124,8 @@ class Catalog:
         Raises:
             ConfigError: There is no such role, or its files are wrong; all faults, each with its line.
         """
-        if name in self._roles:
-            role = self._roles[name]
-            faults = [ConfigError(f"role {name!r}: {message}") for message, _ in role_faults(role, self._known())]
-        else:
-            file = self._find("roles", f"{name}.yaml")
-            if file is None:
-                raise ConfigError(f"there is no role {name!r}{nearest(name, self.role_names)}")
-            role, document = self._cached(_read_role, file, self._find("prompts", f"{name}.md"))
-            faults = [document.error(message, place) for message, place in role_faults(role, self._known())]
-        if faults:
+        role, error = self._role(name)
+        if faults := [error(*fault) for fault in role_faults(role, self._known())]:
             raise ConfigError.all_of(faults)
         return role
 
@@ -170,7 +163,7 @@ class Catalog:
         Raises:
             ConfigError: One is wrong.
         """
-        return [self.scenario(file) for file in self._files("scenarios", "*.yaml")]
+        return [self.scenario(file) for file in self._files("scenarios", ".yaml")]
 
     def templates(self) -> list[Template]:
         """Return the process templates that a planner may choose from.
@@ -178,7 +171,7 @@ class Catalog:
         Raises:
             ConfigError: One is wrong.
         """
-        files = [file for file in self._files("scenarios", "*.yaml") if self._cached(_is_template, file)]
+        files = [file for file in self._files("scenarios", ".yaml") if self._cached(_is_template, file)]
         return [template for file in files if (template := self.scenario(file).template())]
 
     def text(self, name: str, **values: object) -> str:
@@ -219,8 +212,9 @@ class Catalog:
         names = self.role_names
         for name in names:
             with collecting(errors):
-                self.role(name)
-        for file in self._files("prompts", "*.md"):
+                role, error = self._role(name)
+                errors += [error(*fault) for fault in (*role_faults(role, self._known()), *schema_faults(role))]
+        for file in self._files("prompts", ".md"):
             if file.stem not in names:
                 warnings.append(ConfigError(f"belongs to no role{nearest(file.stem, names)}", file=file))
 
@@ -232,7 +226,7 @@ class Catalog:
                     warnings += [fault for tool in load(file).values() for fault in folder.advice(tool, file)]
 
     def _check_scenarios(self, errors: list[ConfigError]) -> None:
-        for file in self._files("scenarios", "*.yaml"):
+        for file in self._files("scenarios", ".yaml"):
             with collecting(errors):
                 scenario = self.scenario(file)
                 recording = scenario.recording_file()
@@ -244,15 +238,27 @@ class Catalog:
         roles, tools = self._roles.values(), self._tools.values()
         return Catalog(self.folders, roles=roles, tools=tools, models=models, builtin=self.builtin)
 
+    def _role(self, name: str) -> tuple[Role, Callable[[str, Place], ConfigError]]:
+        """Return a role, and what makes the error about a place in it."""
+        if name in self._roles:
+            return self._roles[name], lambda message, place: ConfigError(f"role {name!r}: {message}")
+        file = self._find("roles", f"{name}.yaml")
+        if file is None:
+            raise ConfigError(f"there is no role {name!r}{nearest(name, self.role_names)}")
+        role, document = self._cached(_read_role, file, self._find("prompts", f"{name}.md"))
+        return role, document.error
+
     def _known(self) -> Names:
         return Names(self.role_names, self.tool_names, self.builtin, self.models)
 
-    def _files(self, folder: str, pattern: str) -> list[Path]:
+    def _files(self, folder: str, suffix: str) -> list[Path]:
         """Return the files that count: of those with the same name, the first."""
         found: dict[str, Path] = {}
         for root in self.folders:
-            for file in sorted((root / folder).glob(pattern)):
-                found.setdefault(file.name, file)
+            place = root / folder
+            for file in sorted(place.iterdir() if place.is_dir() else ()):
+                if file.suffix == suffix:
+                    found.setdefault(file.name, file)
         return list(found.values())
 
     def _find(self, folder: str, name: str) -> Path | None:

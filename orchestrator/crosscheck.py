@@ -45,7 +45,17 @@ def role_faults(role: Role, names: Names) -> Iterator[Fault]:
     if role.may_delegate is not None and PLANNING_TOOL not in role.tools:
         yield f"may_delegate needs {PLANNING_TOOL!r} in the role's tools", ("may_delegate",)
     yield from _roles(role.may_delegate or (), names, ("may_delegate",))
-    yield from _schema(role)
+
+
+def schema_faults(role: Role) -> Iterator[Fault]:
+    """Say why the schema of a role's result is none. Loads a library, so it is not a part of every run."""
+    from jsonschema import Draft202012Validator, SchemaError
+
+    try:
+        if role.output is not None:
+            Draft202012Validator.check_schema(role.output)
+    except SchemaError as error:
+        yield f"is no JSON Schema: {error.message}", ("output", *error.absolute_path)
 
 
 def scenario_faults(scenario: Scenario, names: Names) -> Iterator[ConfigError]:
@@ -74,17 +84,6 @@ def _tools(wanted: Sequence[str], names: Names, place: Place) -> Iterator[Fault]
             yield f"unknown tool {name!r}{nearest(name, known)}", (*place, index)
         elif name in wanted[:index]:
             yield f"the tool {name!r} stands there twice", (*place, index)
-
-
-def _schema(role: Role) -> Iterator[Fault]:
-    if role.output is None:
-        return
-    from jsonschema import Draft202012Validator, SchemaError
-
-    try:
-        Draft202012Validator.check_schema(role.output)
-    except SchemaError as error:
-        yield f"is no JSON Schema: {error.message}", ("output", *error.absolute_path)
 
 
 def _plan(scenario: Scenario, names: Names) -> Iterator[Fault]:

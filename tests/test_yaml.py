@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 from typing import Literal
 
@@ -63,9 +64,8 @@ def test_scalars_have_the_types_of_yaml_1_2(tmp_path: Path, text: str, value: ob
 
 
 @given(st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False)))
-def test_a_plain_scalar_comes_back_as_what_was_written(value: object) -> None:
-    written = {None: "null", True: "true", False: "false"}.get(value, repr(value)) if value in (None, True) else None
-    text = written or (str(value).lower() if isinstance(value, bool) else repr(value).replace("inf", ".inf"))
+def test_a_plain_scalar_comes_back_as_what_was_written(value: float | None) -> None:
+    text = repr(value).replace("inf", ".inf") if type(value) in (int, float) else json.dumps(value)
     assert scalar(text) == value
     assert type(scalar(text)) is type(value)
 
