@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
-from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,6 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr
 
 from orchestrator.errors import ConfigError, nearest
 from orchestrator.limits import Limits
+from orchestrator.models.openai import Timeouts
+from orchestrator.models.tokens import Price
 from orchestrator.placeholders import fill_tree, names, texts
 from orchestrator.yaml import Document, Place, read
 

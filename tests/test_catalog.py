@@ -50,7 +50,9 @@ class Project:
         return str(caught.value).replace(f"{self.folder}/", "")
 
     def problems(self) -> list[str]:
-        return [str(problem).replace(f"{self.folder}/", "") for problem in self.catalog.check()]
+        """What `ori check` says about the project's own files."""
+        own = [str(problem) for problem in self.catalog.check() if str(problem).startswith(str(self.folder))]
+        return [problem.replace(f"{self.folder}/", "") for problem in own]
 
 
 @pytest.fixture
