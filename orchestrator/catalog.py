@@ -9,9 +9,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from orchestrator import placeholders
 from orchestrator.crosscheck import PLANNING_TOOL, Names, role_faults, scenario_faults, schema_faults
 from orchestrator.errors import ConfigError, collecting, nearest
+from orchestrator.placeholders import fill, names, refuse_unknown
 from orchestrator.role import Role
 from orchestrator.scenario import Scenario, Template
 from orchestrator.settings import load_settings
@@ -188,7 +188,7 @@ class Catalog:
         texts = {key: "" if value is None else str(value) for key, value in values.items()}
         paragraphs = self._cached(_paragraphs, file)
         return "\n\n".join(
-            placeholders.fill(paragraph, texts, file=file)
+            fill(paragraph, texts, file=file)
             for paragraph, named in paragraphs
             if not named or any(texts.get(value, "unknown") for value in named)
         )
@@ -209,14 +209,14 @@ class Catalog:
         return [Problem.of(fault, "error") for fault in errors] + [Problem.of(fault, "warning") for fault in warnings]
 
     def _check_roles(self, errors: list[ConfigError], warnings: list[ConfigError]) -> None:
-        names = self.role_names
-        for name in names:
+        roles = self.role_names
+        for name in roles:
             with collecting(errors):
                 role, error = self._role(name)
                 errors += [error(*fault) for fault in (*role_faults(role, self._known()), *schema_faults(role))]
         for file in self._files("prompts", ".md"):
-            if file.stem not in names:
-                warnings.append(ConfigError(f"belongs to no role{nearest(file.stem, names)}", file=file))
+            if file.stem not in roles:
+                warnings.append(ConfigError(f"belongs to no role{nearest(file.stem, roles)}", file=file))
 
     def _check_tools(self, errors: list[ConfigError], warnings: list[ConfigError]) -> None:
         for folder in self._tool_folders:
@@ -296,7 +296,7 @@ def _read_role(file: Path, prompt: Path | None) -> tuple[Role, Document]:
     if not text:
         faults.append(document.error(f"the role has no prompt; write it into prompts/{file.stem}.md"))
     with collecting(faults):
-        placeholders.check(text, ROLE_VARIABLES, file=prompt)
+        refuse_unknown(text, ROLE_VARIABLES, file=prompt)
     with collecting(faults):
         role = document.validate(Role, {**document.data, "name": file.stem, "prompt": text})
     if faults:
@@ -311,4 +311,4 @@ def _is_template(file: Path) -> bool:
 def _paragraphs(file: Path) -> list[tuple[str, tuple[str, ...]]]:
     """Return the paragraphs of a text, each with the names it uses."""
     paragraphs = re.split(r"\n\s*\n", read_text(file).strip())
-    return [(paragraph, tuple(placeholders.names(paragraph))) for paragraph in paragraphs]
+    return [(paragraph, tuple(names(paragraph))) for paragraph in paragraphs]

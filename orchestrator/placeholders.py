@@ -44,11 +44,11 @@ def fill(text: str, values: Mapping[str, Any], *, file: str | Path | None = None
     Raises:
         ConfigError: A name has no value; all of them, with their lines.
     """
-    check(text, values, file=file)
+    refuse_unknown(text, values, file=file)
     return _Braced(text).substitute(values)
 
 
-def check(text: str, known: Iterable[str], *, file: str | Path | None = None) -> None:
+def refuse_unknown(text: str, known: Iterable[str], *, file: str | Path | None = None) -> None:
     """Refuse names that are not known.
 
     Raises:
