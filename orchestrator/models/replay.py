@@ -236,7 +236,8 @@ def record(events: Iterable[Event], *, scenario: str = "", note: str = "") -> Re
                 seen[event.path].append(event.message.content)
     lines = {}
     for key, replied in replies.items():
-        text = observed[key].replace(workspace, "") if workspace else observed[key]
+        # as `Workspace.without_path` does, so that what is shown is what was hashed
+        text = observed[key].replace(workspace, "/workspace") if workspace else observed[key]
         lines[key] = _line(replied, said.get(key, Message("assistant")), text)
     return Recording(Header(scenario=scenario, model=model, note=note), lines)
 
