@@ -17,6 +17,7 @@ from orchestrator.plan import FormattedGoal
 from orchestrator.profile import Profile
 from orchestrator.role import Role
 from orchestrator.schedule import Slots
+from orchestrator.threads import ThreadPool
 from orchestrator.tool import Tool
 
 if TYPE_CHECKING:
@@ -72,6 +73,8 @@ class RunContext:
     slots: Slots
     workspace: Workspace
     variables: Variables
+    threads: ThreadPool
+    """Where blocking tools run."""
     redact: Callable[[str], str]
     """Takes secrets out of a text."""
     deps: Any = None

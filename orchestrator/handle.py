@@ -33,6 +33,7 @@ from orchestrator.results import RunResult, RunStatus, StopReason
 from orchestrator.role import Role
 from orchestrator.schedule import Slots
 from orchestrator.subtask import Workers
+from orchestrator.threads import ThreadPool
 from orchestrator.workspace import Workspace
 
 PLANNER = "ori"
@@ -84,6 +85,7 @@ class House:
     open: Callable[[], AbstractAsyncContextManager[object]]
     """Keeps connections open while somebody is inside."""
     redact: Callable[[str], str]
+    threads: ThreadPool
     home: Path
     limits: Limits | None = None
     roles: tuple[str, ...] = ()
@@ -188,6 +190,7 @@ class RunHandle:
             slots=Slots(limits.max_parallel),
             workspace=workspace,
             variables=Variables(self._log),
+            threads=house.threads,
             redact=house.redact,
             deps=house.deps,
             params=order.params,

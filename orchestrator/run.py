@@ -29,6 +29,7 @@ from orchestrator.redact import Redactor
 from orchestrator.results import RunResult
 from orchestrator.role import Role
 from orchestrator.settings import ModelSettings, Settings, load_settings
+from orchestrator.threads import ThreadPool
 from orchestrator.tool import Tool
 
 if TYPE_CHECKING:
@@ -105,6 +106,7 @@ class Orchestrator:
             model=self.model,
             open=lambda: self,
             redact=redactor.text,
+            threads=ThreadPool(),
             home=self.home,
             limits=Limits.combine(self.settings.limits, limits),
             roles=tuple(role.name for role in roles),

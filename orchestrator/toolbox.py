@@ -181,6 +181,7 @@ class Toolbox:
             deps=self.context.deps,
             variables=self.context.variables,
             read_output=self.context.workspace.read_output,
+            threads=self.context.threads,
             report=report,
         )
 
