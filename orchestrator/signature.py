@@ -11,15 +11,18 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace, UnionType
-from typing import Annotated, Any, NotRequired, Required, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, NotRequired, Required, Union, get_args, get_origin, get_type_hints
 
 import typing_extensions
 from pydantic import BaseModel, ConfigDict, Field, create_model
 from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError
-from pydantic.json_schema import GenerateJsonSchema
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
 from orchestrator.errors import ConfigError
 from orchestrator.messages import Json
+
+if TYPE_CHECKING:
+    from pydantic_core import core_schema
 
 INLINE_UP_TO = 160
 """Characters of a shared definition that is still copied to where it is used: a `$ref` costs tokens, too."""
@@ -77,7 +80,7 @@ def read_signature(fn: Callable[..., Any], injected: type, names: Mapping[str, A
 
 def compact_schema(model: type[BaseModel]) -> dict[str, Json]:
     """Return the JSON Schema of a pydantic model in few tokens: no titles, small definitions where they are used."""
-    schema = model.model_json_schema(schema_generator=_Quiet)
+    schema = model.model_json_schema(schema_generator=_Generator)
     definitions: dict[str, Json] = schema.pop("$defs", {})
     uses = Counter(_references([schema, definitions]))
     inline = {
@@ -93,10 +96,18 @@ def compact_schema(model: type[BaseModel]) -> dict[str, Json]:
     return compact
 
 
-class _Quiet(GenerateJsonSchema):
+class _Generator(GenerateJsonSchema):
     """Leaves a default that JSON cannot say out of the schema, without a warning."""
 
     ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012 - as pydantic declares it
+
+    def decimal_schema(self, schema: core_schema.DecimalSchema) -> JsonSchemaValue:
+        """Mark the text form of a decimal, so that an empty text is not taken for one."""
+        made = super().decimal_schema(schema)
+        for option in made.get("anyOf", ()):
+            if option["type"] == "string":
+                option["format"] = "decimal"
+        return made
 
 
 def _parameter_types(
