@@ -14,7 +14,7 @@ Json = Any
 
 MessageRole = Literal["system", "user", "assistant", "tool", "note", "data"]
 """Beyond the protocol's four: a `note` is a word of the engine, and `data` is what other loops found. On the wire
-both join the message before them (see `models.wire_messages`)."""
+both join the message before them (see `models.wire`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -337,6 +337,14 @@ def test_settings_that_cannot_be_right_are_refused_at_once(settings: dict[str, s
         OpenAIModel("m", **{"base_url": "http://127.0.0.1:1/v1", "api_key": KEY, **settings})  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("listening", [False, True])
+async def test_calls_one_after_another_share_a_connection(listening: bool) -> None:
+    async with serving(*[text("word " * 9)] * 5) as (model, server):
+        for _ in range(5):
+            await model.generate(request(), (lambda delta: None) if listening else None)
+        assert (server.connections, server.connections_made) == (1, 1)
+
+
 async def test_closed_connections_open_again() -> None:
     async with serving(text("one"), text("two")) as (model, server):
         await model.generate(request())

@@ -1,5 +1,4 @@
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -7,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.messages import Message, Reply, Request, ToolSpec
-from orchestrator.models.replies import Assembly, read_body, read_events, read_reply
+from orchestrator.models.replies import Assembly, EventSplitter, read_body, read_reply
 from orchestrator.models.tokens import estimate_tokens
 
 TOOLS = tuple(ToolSpec(name, "", {"type": "object"}) for name in ("f", "g"))
@@ -25,8 +24,8 @@ def plain(message: Any, finish: Any = "stop", request: Request | None = None, **
 def streamed(*deltas: dict[str, Any]) -> Reply:
     assembly = Assembly()
     for delta in deltas:
-        list(assembly.add(json.dumps({"choices": [{"delta": delta}]}).encode()))
-    list(assembly.add(b'{"choices":[{"delta":{},"finish_reason":"stop"}]}'))
+        list(assembly.feed(b"data: %b\n\n" % json.dumps({"choices": [{"delta": delta}]}).encode()))
+    list(assembly.feed(b'data: {"choices":[{"delta":{},"finish_reason":"stop"}]}'))
     return read_reply(assembly.body(), asked(), sent=b"{}", price=None)
 
 
@@ -155,15 +154,11 @@ def test_deltas_of_any_shape_become_a_reply(deltas: list[dict[str, Any]]) -> Non
 
 
 @given(st.integers(1, 9), st.sampled_from([b"\n", b"\r\n"]))
-async def test_events_are_read_wherever_the_stream_is_cut_into_chunks(size: int, newline: bytes) -> None:
-    lines = [b": hello", b"", b"event: x", b'data: {"a":', b'data:"\xe4\xbd\xa0"}', b"", b"data: [DONE]"]
-    stream = newline.join(lines)
-
-    async def chunks() -> AsyncIterator[bytes]:
-        for i in range(0, len(stream), size):
-            yield stream[i : i + size]
-
-    assert [event async for event in read_events(chunks())] == [b'{"a":\n"\xe4\xbd\xa0"}', b"[DONE]"]
+def test_events_are_read_wherever_the_stream_is_cut_into_chunks(size: int, newline: bytes) -> None:
+    lines = [b": hello", b"", b"event: x", b'data: {"a":', b'data:"\xe4\xbd\xa0"}', b"", b"data: [DONE]", b"", b""]
+    stream, splitter = newline.join(lines), EventSplitter()
+    events = [e for i in range(0, len(stream), size) for e in splitter.feed(stream[i : i + size])]
+    assert events == [b'{"a":\n"\xe4\xbd\xa0"}', b"[DONE]"]
 
 
 def test_an_estimate_knows_that_chinese_is_not_latin() -> None:

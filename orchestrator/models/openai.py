@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import aclosing
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, cast
 from weakref import WeakKeyDictionary
@@ -15,7 +16,7 @@ from orchestrator.errors import ConfigError, ModelError
 from orchestrator.failure import Failure, FailureKind
 from orchestrator.messages import Delta, Json, Reply, Request
 from orchestrator.models.faults import classify
-from orchestrator.models.replies import Assembly, read_body, read_events, read_reply
+from orchestrator.models.replies import Assembly, read_body, read_reply
 from orchestrator.models.tokens import Price
 from orchestrator.models.wire import encode, wire_messages, wire_tools
 
@@ -229,29 +230,25 @@ async def _answer(response: httpx2.Response, tell: Callable[[Delta], None]) -> d
     import aiohttp
     import httpx2
 
-    chunks: AsyncIterator[bytes]
-    if "event-stream" in response.headers.get("content-type", ""):
-        chunks = response.aiter_bytes()
-    else:
+    assembly = Assembly()
+    if "event-stream" not in response.headers.get("content-type", ""):
         text = await response.aread()
         if not text.lstrip().startswith(b"data:"):
             return read_body(text)
-        chunks = _one(text)
-    assembly = Assembly()
+        for delta in assembly.feed(text):
+            tell(delta)
+        return assembly.body()
     try:
-        async for event in read_events(chunks):
-            if event == b"[DONE]":
-                break
-            for delta in assembly.add(event):
-                tell(delta)
+        async with aclosing(response.aiter_bytes()) as chunks:
+            async for chunk in chunks:
+                for delta in assembly.feed(chunk):
+                    tell(delta)
+                if assembly.done:
+                    break
     except (httpx2.HTTPError, aiohttp.ClientError):
         if assembly.finish_reason is None:
             raise
     return assembly.body()
-
-
-async def _one(text: bytes) -> AsyncIterator[bytes]:
-    yield text
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

@@ -17,6 +17,8 @@ from orchestrator.events import Event, MessageAppended, ModelReplied, RunStarted
 from orchestrator.failure import Failure, FailureKind
 from orchestrator.messages import Delta, Message, Reply, Request, ToolCall, Usage
 
+SCRIPTED = "scripted"
+"""Who said the replies of a recording that was written by hand."""
 _SHOWN = 2000
 """Characters of an observation that a recording keeps, to show what differs; the hash covers all of it."""
 _AROUND = 60
@@ -239,7 +241,7 @@ def record(events: Iterable[Event], *, scenario: str = "", note: str = "") -> Re
         # as `Workspace.without_path` does, so that what is shown is what was hashed
         text = observed[key].replace(workspace, "/workspace") if workspace else observed[key]
         lines[key] = _line(replied, said.get(key, Message("assistant")), text)
-    return Recording(Header(scenario=scenario, model=model, note=note), lines)
+    return Recording(Header(scenario=scenario, model=model, scripted=model == SCRIPTED, note=note), lines)
 
 
 def _line(replied: ModelReplied, message: Message, observed: str) -> Line:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from hashlib import sha256
 from typing import Any
@@ -38,23 +38,23 @@ def read_body(text: bytes) -> dict[str, Any]:
     return dict(body)
 
 
-async def read_events(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Split a stream of server-sent events into their data."""
-    rest = b""
-    data: list[bytes] = []
-    async for chunk in chunks:
-        *lines, rest = (rest + chunk).split(b"\n")
+class EventSplitter:
+    """Splits the bytes of a stream of server-sent events into the events' data."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._data: list[bytes] = []
+
+    def feed(self, chunk: bytes) -> Iterator[bytes]:
+        """Take the next bytes, wherever they were cut, and yield the data of each event that ends in them."""
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
         for line in lines:
             line = line.rstrip(b"\r")
             if line.startswith(b"data:"):
-                data.append(line[5:].strip())
-            elif not line and data:
-                yield b"\n".join(data)
-                data = []
-    if rest.startswith(b"data:"):
-        data.append(rest[5:].strip())
-    if data:
-        yield b"\n".join(data)
+                self._data.append(line[5:].strip())
+            elif not line and self._data:
+                data, self._data = b"\n".join(self._data), []
+                yield data
 
 
 class Assembly:
@@ -63,18 +63,28 @@ class Assembly:
     def __init__(self) -> None:
         self.finish_reason: str | None = None
         """None: the answer is not whole yet."""
+        self.done = False
+        """Nothing more comes."""
+        self._events = EventSplitter()
         self._body: dict[str, Any] = {}
         self._message: dict[str, Any] = {"content": ""}
         self._thought = ""
         self._calls: list[dict[str, Any]] = []
         self._think = ThinkFilter()
 
-    def add(self, event: bytes) -> Iterator[Delta]:
-        """Take the next event's data and yield what a listener may see of it.
+    def feed(self, chunk: bytes) -> Iterator[Delta]:
+        """Take the next bytes of the stream and yield what a listener may see of them.
 
         Raises:
-            ModelError: It is an error, or no JSON.
+            ModelError: An event is an error, or no JSON.
         """
+        for event in self._events.feed(chunk):
+            if event == b"[DONE]":
+                self.done = True
+                return
+            yield from self._add(event)
+
+    def _add(self, event: bytes) -> Iterator[Delta]:
         try:
             chunk = decode(event)
             choices = chunk.get("choices")
@@ -95,6 +105,7 @@ class Assembly:
         Raises:
             ModelError: The stream ended before the answer did.
         """
+        list(self.feed(b"\n\n"))  # a last event may lack the empty line that ends it
         if self.finish_reason is None:
             raise ModelError(
                 Failure(FailureKind.truncated_stream, "the stream ended without a finish reason; its half is dropped")

@@ -75,6 +75,8 @@ class ScriptedServer:
         """Rules that requests broke."""
         self.connections = 0
         """Open now."""
+        self.connections_made = 0
+        """Opened so far."""
         self.in_flight = 0
         """Requests that are being answered now."""
         self.base_url = ""
@@ -110,6 +112,7 @@ class ScriptedServer:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer the requests of one connection, one after another, until one side ends it."""
+        self.connections_made += 1
         try:
             with self._counting("connections"), suppress(ConnectionError, asyncio.IncompleteReadError, TimeoutError):
                 async with asyncio.timeout(None) as scope:
