@@ -274,8 +274,7 @@ class RunHandle:
             answer = planner.plan.outcomes.get(order.answer or "")
             if answer and answer.status == "done":
                 return Ending("done", "answer", answer.answer, answer.value)
-            loop.say(context.text("template_ran"))
-            loop.give(table)
+            loop.give(table, introduced=context.text("template_ran"))
         return await loop.run()
 
     def _brief(self, context: RunContext) -> str:

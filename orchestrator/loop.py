@@ -364,8 +364,9 @@ class AgentLoop:
         self.asked.clear()
         self.add(Message("user", text))
 
-    def give(self, data: str) -> None:
-        """Put in what other loops found; it joins the user message before it on the wire."""
+    def give(self, data: str, introduced: str) -> None:
+        """Put in what other loops found, behind an introduction; both join the user message before them on the wire."""
+        self._note(introduced)
         self.add(Message("data", data))
 
     def _note(self, text: str) -> None:

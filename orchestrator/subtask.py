@@ -242,7 +242,7 @@ class Workers:
             room = int(loop.model.window * NEEDS_SHARE * 2)  # two characters a token: between English and Chinese
             each = min(NEED_CHARACTERS, room // len(needs))
             shown = "\n\n".join(show_outcome(self.context, need, each) for need in needs)
-            loop.give(f"{self.context.text('worker_results')}\n\n{shown}")
+            loop.give(shown, introduced=self.context.text("worker_results"))
 
     # a tool without a model
 
