@@ -12,12 +12,14 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import tomllib
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,10 +68,33 @@ def load(ids: Iterable[str] = ()) -> list[Guard]:
 
 def pytest(copy: Path, *tests: str) -> tuple[int, str]:
     """Run tests on the code of a copy, which goes before an installed one."""
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-o", f"timeout={SECONDS}", "-rfE", "--tb=no"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-x",
+        "-p",
+        "no:cacheprovider",
+        "-o",
+        f"timeout={SECONDS}",
+        "-rfE",
+        "--tb=no",
+    ]
     environment = os.environ | {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "200"}
-    done = subprocess.run([*command, *tests], cwd=copy, env=environment, capture_output=True, text=True, check=False)
-    return done.returncode, done.stdout + done.stderr
+    started = subprocess.Popen(
+        [*command, *tests],
+        cwd=copy,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        process_group=0,
+    )
+    with started as process:
+        said, _ = process.communicate()
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # what a test without its guard left running
+    return process.returncode, said
 
 
 def fault_of(guard: Guard, code: int, output: str) -> str | None:

@@ -35,9 +35,9 @@ def test_an_odd_number_has_no_half():
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
 def test_a_row_fits_the_code_and_names_the_test_that_holds_it(row: Guard) -> None:
     assert row.taken_out(guards.ROOT) != (guards.ROOT / row.file).read_text("utf-8")
-    file, name = row.test.split("[")[0].split("::")
+    file, *_, name = row.test.split("[")[0].split("::")
     tree = ast.parse((guards.ROOT / file).read_text("utf-8"))
-    functions = {n.name: n for n in tree.body if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)}
+    functions = {n.name: n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)}
     assert (ast.get_docstring(functions[name]) or "").startswith(f"{row.id}:")
 
 
