@@ -1,0 +1,201 @@
+"""`ori`, the command: reads its arguments, runs one command, prints what that reports.
+
+Exit status: 0 done, 1 failed, 2 wrong usage or configuration, 3 partial or needs review, 130 interrupted.
+Everything heavy is imported by the commands themselves, so that `ori --help` is quick.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from importlib import import_module
+from io import TextIOWrapper
+from pathlib import Path
+from typing import Any, NoReturn, TextIO
+
+from orchestrator.errors import ConfigError, OriError
+from orchestrator.serve.report import FAILED, INTERRUPTED, WRONG_USE, Report
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status."""
+    argv = sys.argv[1:] if argv is None else argv
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # what a terminal cannot show must not end the run
+    try:
+        report = _report(argv)
+        _write(report.note, sys.stderr)
+        _write(_on_stdout(report, "--json" in argv), sys.stdout)
+        return report.status
+    finally:
+        _write("", sys.stdout)  # what --help and --version printed
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the grammar of the command."""
+    common = _Parser(add_help=False, argument_default=argparse.SUPPRESS)
+    common.add_argument("--project", metavar="DIR", type=Path, help="folder of the project (default: the nearest)")
+    common.add_argument("--json", action="store_true", help="print one JSON document on stdout and nothing else")
+    common.add_argument("--verbose", action="store_true", help="log each prompt and reply; show tracebacks")
+    top = _Parser(prog="ori", description="A goal becomes a plan, workers run it in parallel, the answer comes back.")
+    top.add_argument("--version", action=_Version)
+    top.set_defaults(project=None, json=False, verbose=False)
+    commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    def add(name: str, work: str, about: str) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=about, description=about.capitalize() + ".", parents=[common])
+        command.set_defaults(work=work)
+        return command
+
+    run = add("run", "running.run", "run a scenario; without a model, from its recording")
+    run.add_argument("scenario", nargs="?", help="file or name; not needed with a plan file that has a goal")
+    run.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], help="set a parameter of the scenario")
+    run.add_argument("--plan", metavar="FILE", type=Path, help="run this plan, as `ori plan -o` writes it")
+    source = run.add_mutually_exclusive_group()
+    source.add_argument("--live", action="store_true", help="ask the configured model")
+    source.add_argument("--replay", action="store_true", help="take the model's replies from the recording")
+    run.add_argument("--workspace", metavar="DIR", type=Path, help="folder to work in (default: a new one)")
+
+    solve = add("solve", "running.solve", "plan and run a goal")
+    plan = add("plan", "running.plan", "show the plan of a goal, without running it")
+    for command in (solve, plan):
+        command.add_argument("goal")
+        command.add_argument("--input", metavar="FILE", action="append", default=[], help="file or folder to work on")
+    solve.add_argument("--workspace", metavar="DIR", type=Path, help="folder to work in (default: a new one)")
+    plan.add_argument(
+        "-o", "--output", metavar="FILE", type=Path, help="write it as a file to edit, for `ori run --plan`"
+    )
+
+    test = add("test", "running.test", "run scenarios and hold their checks against them")
+    test.add_argument("scenarios", nargs="*", help="folders, files or names (default: all)")
+    test.add_argument("--live", action="store_true", help="ask the configured model, not the recordings")
+
+    add("check", "content.check", "say what is wrong with settings, roles, prompts, tools, scenarios")
+    add("roles", "content.roles", "list the roles")
+    add("tools", "content.tools", "list the tools")
+    add("init", "content.init", "lay out a project").add_argument("folder", metavar="DIR", type=Path)
+    new = add("new", "content.new", "start a role")
+    new.add_argument("kind", choices=["role"])
+    new.add_argument("name", metavar="NAME")
+
+    add("runs", "history.runs", "list past runs")
+    add("show", "history.show", "show what happened in a run").add_argument("run", metavar="RUN")
+    undo = add("undo", "history.undo", "put back what a run, or one subtask of it, changed in its workspace")
+    undo.add_argument("run", metavar="RUN")
+    undo.add_argument("subtask", metavar="SUBTASK", nargs="?")
+    undo.add_argument("--force", action="store_true", help="also files that were changed since")
+    record = add("record", "history.record", "write a run's replies as a recording")
+    record.add_argument("run", metavar="RUN")
+    record.add_argument("-o", "--output", metavar="FILE", type=Path, required=True)
+    return top
+
+
+class _UsageError(ConfigError):
+    """The command line is wrong."""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise _UsageError(f"{message}\n{self.format_usage().rstrip()}")
+
+
+class _Version(argparse.Action):
+    def __init__(self, option_strings: Sequence[str], dest: str) -> None:
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, help="show the version")
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        from importlib import metadata
+
+        try:
+            print(f"ori {metadata.version('ori-orchestrator')}")
+        except metadata.PackageNotFoundError:
+            print("ori (not installed: a bare checkout)")
+        parser.exit()
+
+
+def _report(argv: Sequence[str]) -> Report:
+    """Run the command; whatever it raises becomes a report, too."""
+    try:
+        args = parser().parse_args(argv)
+        args.project = args.project or find_project(Path.cwd())
+        _read_env(args.project / ".env")
+        module, _, work = args.work.partition(".")
+        with redirect_stdout(sys.stderr):  # a tool that prints must not spoil the answer
+            report: Report = getattr(import_module(f"orchestrator.serve.{module}"), work)(args)
+        return report
+    except KeyboardInterrupt:
+        return Report(data={"error": "interrupted"}, note="ori: interrupted", status=INTERRUPTED)
+    except Exception as error:  # noqa: BLE001 - the program's edge
+        return report_error(error, "--verbose" in argv)
+
+
+def report_error(error: Exception, verbose: bool) -> Report:
+    """Say what went wrong: plainly where somebody can act on it, as a bug where nobody expected it."""
+    errors = _alone(error)
+    if all(isinstance(one, OriError) for one in errors):
+        status = WRONG_USE if all(isinstance(one, ConfigError) for one in errors) else FAILED
+        note = "\n".join(f"ori: {one}" for one in errors)
+    else:
+        status = FAILED
+        said = "; ".join(f"{type(one).__name__}: {one}" for one in errors)
+        note = f"ori: a bug: {said} (--verbose shows where)"
+    if verbose:
+        import traceback
+
+        note = "".join(traceback.format_exception(error)).rstrip()
+    return Report(data={"error": "; ".join(map(str, errors))}, note=note, status=status)
+
+
+def _alone(error: Exception) -> list[Exception]:
+    """Take the errors of tasks out of the groups they came in."""
+    if isinstance(error, ExceptionGroup):
+        return [one for part in error.exceptions for one in _alone(part)]
+    return [error]
+
+
+def find_project(folder: Path) -> Path:
+    """Return the nearest folder, from this one up, that holds `ori.yaml` or `roles/`; else this one."""
+    nearest = (f for f in (folder, *folder.parents) if (f / "ori.yaml").is_file() or (f / "roles").is_dir())
+    return next(nearest, folder)
+
+
+def _read_env(file: Path) -> None:
+    if file.is_file():
+        from dotenv import load_dotenv
+
+        load_dotenv(file, override=False)
+
+
+def _on_stdout(report: Report, as_json: bool) -> str:
+    if as_json:
+        import orjson
+
+        return orjson.dumps(report.data, default=str, option=orjson.OPT_INDENT_2).decode()
+    if report.draw:
+        from orchestrator.serve import terminal
+
+        width = terminal.columns(sys.stdout)
+        return terminal.to_text(report.draw(width), width, sys.stdout.isatty())
+    return _printable(report.text) if sys.stdout.isatty() else report.text
+
+
+def _printable(text: str) -> str:
+    """Take out control characters, such as the escape sequences that a model may write."""
+    return "".join(c for c in text if c.isprintable() or c in "\n\t")
+
+
+def _write(text: str, stream: TextIO) -> None:
+    """Write a text with a line end. A reader that went away is no error."""
+    try:
+        print(text, end="\n" if text else "", file=stream, flush=True)
+    except BrokenPipeError:
+        # The interpreter flushes once more at exit; let that go nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,88 @@
+"""`ori check`, `roles`, `tools`, `new`, `init`: what a project holds, and starting one."""
+
+from __future__ import annotations
+
+import re
+from argparse import Namespace
+from collections.abc import Sequence
+from dataclasses import asdict
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator.errors import ConfigError
+from orchestrator.serve.report import DONE, WRONG_USE, Report
+
+if TYPE_CHECKING:
+    from orchestrator.catalog import Catalog
+
+
+def check(args: Namespace) -> Report:
+    """Say everything that is wrong with the content of a project."""
+    problems = _catalog(args).check()
+    errors = sum(problem.severity == "error" for problem in problems)
+    text = "\n".join(map(str, problems)) or "nothing is wrong"
+    return Report(data=[asdict(problem) for problem in problems], text=text, status=WRONG_USE if errors else DONE)
+
+
+def roles(args: Namespace) -> Report:
+    """List the roles that a planner can use."""
+    catalog = _catalog(args)
+    found = [catalog.role(name) for name in catalog.role_names]
+    data = [role.model_dump(mode="json", exclude={"prompt"}) for role in found]
+    rows = [(role.name, role.model, ", ".join(role.tools), role.description) for role in found]
+    return _listed(data, ("role", "model", "tools", "what it is for"), rows)
+
+
+def tools(args: Namespace) -> Report:
+    """List the tools that a role can be given."""
+    catalog = _catalog(args)
+    found = [catalog.tool(name) for name in catalog.tool_names]
+    data = [{"name": t.name, "effect": t.effect, "description": t.description, "source": t.source} for t in found]
+    rows = [(t.name, t.effect, t.description.strip().split("\n")[0]) for t in found]
+    return _listed(data, ("tool", "effect", "what it does"), rows)
+
+
+def new(args: Namespace) -> Report:
+    """Start a role: its file and its prompt."""
+    if not re.fullmatch(r"\w[\w-]{0,39}", args.name):
+        raise ConfigError(f"{args.name!r} is no name for a role; use letters, digits, _ and -, at most 40")
+    written = {f"roles/{args.name}.yaml": "role.yaml", f"prompts/{args.name}.md": "role.md"}
+    return _written(args.project, {file: _template(name) for file, name in written.items()}, "ori check")
+
+
+def init(args: Namespace) -> Report:
+    """Lay out a project."""
+    written = {"ori.yaml": "ori.yaml", ".gitignore": "gitignore", "scenarios/hello.yaml": "scenario.yaml"}
+    report = _written(args.folder, {file: _template(name) for file, name in written.items()}, "ori new role NAME")
+    for folder in ("roles", "prompts", "tools"):
+        (args.folder / folder).mkdir(exist_ok=True)
+    return report
+
+
+def _catalog(args: Namespace) -> Catalog:
+    from orchestrator.catalog import Catalog
+
+    return Catalog.from_project(args.project)
+
+
+def _listed(data: object, titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Report:
+    from orchestrator.serve import terminal
+
+    return Report(data=data, draw=lambda width: terminal.table(titles, rows))
+
+
+def _template(name: str) -> str:
+    return files("orchestrator.serve").joinpath("templates", name).read_text("utf-8")
+
+
+def _written(folder: Path, texts: dict[str, str], next_step: str) -> Report:
+    """Write files that must not be there yet: all of them, or none."""
+    for name in texts:
+        if (folder / name).exists():
+            raise ConfigError("is there already; nothing was written", file=folder / name)
+    for name, text in texts.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, "utf-8")
+    paths = [str(folder / name) for name in texts]
+    return Report(data={"written": paths}, text="\n".join(paths), note=f"next: {next_step}")

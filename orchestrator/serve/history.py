@@ -1,0 +1,140 @@
+"""`ori runs`, `show`, `undo`, `record`: what the log tells of past runs, and what can still be done about them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator.errors import ConfigError, JournalError, nearest
+from orchestrator.serve.report import DONE, NEEDS_A_LOOK, Report
+
+if TYPE_CHECKING:
+    from orchestrator.events import Event
+    from orchestrator.journal import RunInfo
+
+
+@dataclass(frozen=True, slots=True)
+class _Past:
+    """One run of the log."""
+
+    info: RunInfo
+    events: Sequence[Event]
+    home: Path
+    """The run's own folder."""
+    secrets: Sequence[str]
+
+
+def runs(args: Namespace) -> Report:
+    """List past runs, the newest first."""
+    from orchestrator.run import Orchestrator
+    from orchestrator.serve import terminal
+
+    async def read() -> Sequence[RunInfo]:
+        async with Orchestrator.from_project(args.project) as orchestrator:
+            return await orchestrator.journal.runs()
+
+    infos = asyncio.run(read())
+    if not infos:
+        return Report(data=[], note=f"no runs yet in {args.project}")
+    titles = ("run", "status", "started", "time", "tokens", "goal")
+    rows = [
+        (
+            info.run,
+            info.status,
+            f"{datetime.fromtimestamp(info.started):%Y-%m-%d %H:%M}",
+            terminal.duration(info.ended - info.started) if info.ended else "",
+            f"{info.tokens:,}",
+            info.goal[:120],
+        )
+        for info in infos
+    ]
+    return Report(data=[asdict(info) for info in infos], draw=lambda width: terminal.table(titles, rows))
+
+
+def show(args: Namespace) -> Report:
+    """Show what happened in a run; with `--verbose`, log each event too, with prompts and replies."""
+    from orchestrator.events import encode
+    from orchestrator.redact import Redactor
+    from orchestrator.serve import terminal
+    from orchestrator.views.log import log_to, stream_logger
+    from orchestrator.views.progress import Progress
+
+    past = _read(args)
+    log = log_to(stream_logger(sys.stderr, verbose=True), Redactor(past.secrets).text)
+    progress = Progress()
+    for event in past.events:
+        progress.apply(event)
+        if args.verbose:
+            log(event)
+    if past.info.ended is None and past.info.status != "running":
+        progress.stop(past.info.status)
+    data = asdict(past.info) | {"events": [json.loads(encode(event)) for event in past.events]}
+    return Report(data=data, draw=lambda width: terminal.show(progress, width))
+
+
+def undo(args: Namespace) -> Report:
+    """Put back what a run, or one subtask of it, changed in its workspace."""
+    from orchestrator.events import ArtifactStored, RunStarted, ToolStarted
+    from orchestrator.workspace import Workspace
+
+    past = _read(args)
+    events = past.events if args.subtask is None else _of_subtask(past.events, args.subtask)
+    root = next(Path(event.workspace) for event in past.events if isinstance(event, RunStarted))
+    changes = [event for event in events if isinstance(event, ArtifactStored)]
+    undone = Workspace(root, past.home).undo(changes, force=args.force)
+    kept = sorted({event.name for event in events if isinstance(event, ToolStarted) and event.effect == "once"})
+    lines = [f"restored {name}" for name in undone.restored] + [f"deleted {name}" for name in undone.deleted]
+    lines += [f"left {reason}" for reason in undone.left]
+    lines += [f"cannot be undone: calls of {name}" for name in kept]
+    text = "\n".join(lines) or "nothing to undo"
+    data = asdict(undone) | {"cannot_be_undone": kept}
+    return Report(data=data, text=text, status=NEEDS_A_LOOK if undone.left else DONE)
+
+
+def record(args: Namespace) -> Report:
+    """Write a run's replies as a recording, which a scenario can name."""
+    from orchestrator.models import replay
+
+    past = _read(args)
+    recording = replay.record(past.events)
+    if not recording.lines:
+        raise ConfigError(f"run {past.info.run} has no reply of a model; there is nothing to record")
+    args.output.write_text(recording.dump(), "utf-8")
+    return Report(data={"written": str(args.output)}, text=str(args.output), note=f"{len(recording.lines)} replies")
+
+
+def _read(args: Namespace) -> _Past:
+    """Read the run that the command names."""
+    from orchestrator.run import Orchestrator
+
+    async def read() -> _Past:
+        async with Orchestrator.from_project(args.project) as orchestrator:
+            journal = orchestrator.journal
+            run = await journal.resolve(args.run)
+            info = next(info for info in await journal.runs() if info.run == run)
+            return _Past(
+                info, await journal.events(run), orchestrator.home / "runs" / run, orchestrator.settings.secrets()
+            )
+
+    try:
+        return asyncio.run(read())
+    except JournalError as error:
+        raise ConfigError(str(error)) from error
+
+
+def _of_subtask(events: Sequence[Event], id: str) -> list[Event]:
+    """Return what happened in a subtask of any planner, its attempts and what is below it."""
+    from orchestrator.events import SubtaskStarted
+
+    started = [event for event in events if isinstance(event, SubtaskStarted)]
+    paths = [event.path.partition("~")[0] for event in started if event.id == id]
+    if not paths:
+        raise ConfigError(f"the run has no subtask {id!r}{nearest(id, [event.id for event in started])}")
+    return [e for e in events if any(e.path == path or e.path.startswith((f"{path}/", f"{path}~")) for path in paths)]

@@ -1,0 +1,28 @@
+"""What a command has to say; only `cli.main` prints it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+DONE, FAILED, WRONG_USE, NEEDS_A_LOOK, INTERRUPTED = 0, 1, 2, 3, 130
+"""Exit statuses."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """The outcome of a command, for people and for programs."""
+
+    data: Any
+    """The one JSON document that `--json` prints."""
+    text: str = ""
+    """What stands on stdout without `--json`."""
+    draw: Callable[[int], RenderableType] | None = None
+    """Instead of the text: makes something to draw that is so many columns wide."""
+    note: str = ""
+    """What goes to stderr, either way."""
+    status: int = DONE

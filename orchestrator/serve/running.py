@@ -1,0 +1,266 @@
+"""`ori run`, `solve`, `plan`, `test`: what starts the engine."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from contextlib import redirect_stdout
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator.checks import CheckResult, evaluate
+from orchestrator.errors import ConfigError
+from orchestrator.handle import RunHandle
+from orchestrator.redact import Redactor
+from orchestrator.run import Orchestrator, Preview
+from orchestrator.scenario import Scenario, parse_params
+from orchestrator.serve import planfile
+from orchestrator.serve.interrupt import Interrupt
+from orchestrator.serve.report import DONE, FAILED, INTERRUPTED, NEEDS_A_LOOK, Report
+
+if TYPE_CHECKING:
+    from orchestrator.results import Outcome, RunResult
+    from orchestrator.views.estimate import Estimate
+
+STATUS = {"done": DONE, "failed": FAILED, "partial": NEEDS_A_LOOK, "needs_review": NEEDS_A_LOOK}
+"""Exit status by how a run ended; whatever else was stopped from outside."""
+_PAST_RUNS = 20
+"""Runs that an estimate looks back on."""
+
+
+def run(args: Namespace) -> Report:
+    """Run a scenario, or the plan of a file."""
+    orchestrator = Orchestrator.from_project(args.project)
+    plan = planfile.read_plan(args.plan) if args.plan else None
+    if args.scenario is None:
+        if plan is None or not plan.goal:
+            raise ConfigError("name a scenario, or a plan file that holds its goal: ori run --plan plan.yaml")
+        handle = orchestrator.start(plan.goal, inputs=plan.inputs, plan=plan.delegate(), workspace=args.workspace)
+        return _run(orchestrator, handle, args)
+    scenario = orchestrator.catalog.scenario(args.scenario)
+    params = parse_params(args.set)
+    replay = args.replay or not (args.live or orchestrator.settings.configured or scenario.recording is None)
+    handle = orchestrator.start_scenario(
+        scenario, params=params, workspace=args.workspace, plan=plan and plan.delegate(), replay=replay
+    )
+    if replay:
+        _say(_replays(scenario, asked=args.replay))
+    return _run(orchestrator, handle, args, scenario.bind(params))
+
+
+def solve(args: Namespace) -> Report:
+    """Plan and run a goal."""
+    orchestrator = Orchestrator.from_project(args.project)
+    return _run(orchestrator, orchestrator.start(args.goal, inputs=args.input, workspace=args.workspace), args)
+
+
+def _run(orchestrator: Orchestrator, handle: RunHandle, args: Namespace, scenario: Scenario | None = None) -> Report:
+    interrupt = Interrupt()
+
+    async def work() -> tuple[RunResult, list[CheckResult]]:
+        async with orchestrator, handle:
+            interrupt.notice = _interrupted(handle)
+            await _follow(orchestrator, handle, args)
+            result = await handle.result()
+            return result, await _checked(orchestrator, result, scenario) if scenario else []
+
+    try:
+        with redirect_stdout(sys.stderr):  # a tool that prints must not spoil the answer
+            result, checks = interrupt.run(work())
+    except KeyboardInterrupt:
+        data = {"run_id": handle.run_id, "status": "interrupted"}
+        return Report(data=data, note=interrupt.notice, status=INTERRUPTED)
+    status = STATUS.get(result.status, INTERRUPTED)
+    if status == DONE and not all(check.passed for check in checks):
+        status = FAILED
+    data = result.model_dump(mode="json") | {"checks": [asdict(check) for check in checks]}
+    return Report(data=data, text=result.answer, note="\n".join(_summary(result, checks)), status=status)
+
+
+async def _follow(orchestrator: Orchestrator, handle: RunHandle, args: Namespace) -> None:
+    """Show the run while it works: as log lines where those are asked for, else as a tree or plain lines."""
+    if args.verbose or os.environ.get("ORI_LOG"):
+        from orchestrator.views.log import log_to, stream_logger
+
+        log = log_to(stream_logger(sys.stderr, args.verbose), Redactor(orchestrator.settings.secrets()).text)
+        async for event in handle:
+            log(event)
+    else:
+        from orchestrator.serve import terminal
+
+        handle.passing = sys.stderr.isatty()
+        await terminal.watch(handle, sys.stderr)
+
+
+async def _checked(orchestrator: Orchestrator, result: RunResult, scenario: Scenario) -> list[CheckResult]:
+    """Hold a scenario's checks against its run."""
+    events = await orchestrator.journal.events(result.run_id)
+    workspace = Path(result.workspace or ".")
+    return evaluate(scenario.checks, result, workspace, events, inputs=scenario.input_files())
+
+
+def _summary(result: RunResult, checks: Sequence[CheckResult]) -> Iterator[str]:
+    """Say how a run went: what is not the answer itself."""
+    from orchestrator.serve import terminal
+
+    why = (
+        f" ({result.failure.message})"
+        if result.failure
+        else f" ({result.stop_reason})"
+        if result.status != "done"
+        else ""
+    )
+    yield f"{result.status.replace('_', ' ')}{why}: {terminal.usage_text(result.usage)}"
+    yield from (f"  {_ended(outcome)}" for outcome in result.outcomes.values() if outcome.status != "done")
+    yield from (f"  check {_verdict(check)}" for check in checks)
+    for artifact in result.artifacts:
+        yield f"  {Path(result.workspace or '') / artifact.path} ({artifact.size:,} bytes)"
+    yield f"run {result.run_id}; what happened: ori show {result.run_id}"
+
+
+def _ended(outcome: Outcome) -> str:
+    return f"{outcome.id} {outcome.status}: {outcome.failure.message if outcome.failure else outcome.stop_reason}"
+
+
+def _verdict(check: CheckResult) -> str:
+    return f"passed: {check.check}" if check.passed else f"failed: {check.check}: {check.detail}"
+
+
+def _interrupted(handle: RunHandle) -> str:
+    return f"ori: interrupted; what happened until then: ori show {handle.run_id}"
+
+
+def _replays(scenario: Scenario, asked: bool) -> str:
+    """Say in one line that no model is asked, and whose words these are."""
+    from orchestrator.models.replay import Recording
+
+    header = Recording.load(scenario.recording_file() or "").header
+    author = "scripted by hand" if header.scripted else f"recorded from {header.model}"
+    return f"ori: {'' if asked else 'no model is configured: '}replaying replies {author}; all else is real"
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def plan(args: Namespace) -> Report:
+    """Show the plan of a goal, with an estimate; write it as a file."""
+    orchestrator = Orchestrator.from_project(args.project)
+
+    async def work() -> tuple[Preview, Estimate | None]:
+        async with orchestrator:
+            preview = await orchestrator.plan(args.goal, inputs=args.input)
+            return preview, await _estimate(orchestrator, preview)
+
+    with redirect_stdout(sys.stderr):
+        preview, estimate = Interrupt().run(work())
+    result, plan = preview.result, preview.plan
+    if plan is None or estimate is None:
+        note = result.failure.message if result.failure else "the planner answered at once; there is no plan"
+        return Report(
+            data=result.model_dump(mode="json"), text=result.answer, note=note, status=STATUS.get(result.status, FAILED)
+        )
+    from orchestrator.serve import terminal
+
+    note = _expected(estimate)
+    if args.output:
+        planfile.write_plan(args.output, plan, args.goal, args.input)
+        note += f"\n{args.output} is written; edit it, then: ori run --plan {args.output}"
+    rows = [(s.id, s.performer, ", ".join(s.after), s.goal) for s in plan.subtasks]
+    data = {"plan": plan.model_dump(mode="json", exclude_defaults=True), "estimate": asdict(estimate)}
+    return Report(data=data, note=note, draw=lambda width: terminal.table(("subtask", "role", "after", "goal"), rows))
+
+
+async def _estimate(orchestrator: Orchestrator, preview: Preview) -> Estimate | None:
+    """Estimate a plan from the subtasks of the latest runs."""
+    from orchestrator.events import SubtaskEnded
+    from orchestrator.views.estimate import estimate
+
+    if preview.plan is None:
+        return None
+    journal = orchestrator.journal
+    latest = [info for info in await journal.runs() if info.ended][:_PAST_RUNS]
+    events = [event for info in latest for event in await journal.events(info.run)]
+    return estimate(preview.plan.subtasks, [e.outcome for e in events if isinstance(e, SubtaskEnded)])
+
+
+def _expected(estimate: Estimate) -> str:
+    from orchestrator.serve import terminal
+
+    basis = (
+        f"{estimate.past} earlier subtasks" if estimate.past else "a rule of thumb: no earlier subtasks of these roles"
+    )
+    size = f"{estimate.calls} model calls, {estimate.tokens:,} tokens, {terminal.duration(estimate.seconds)}"
+    return f"estimate: about {size} along {' → '.join(estimate.chain)} (from {basis})"
+
+
+@dataclass(frozen=True, slots=True)
+class Tested:
+    """How one scenario's test went."""
+
+    scenario: str
+    run: str | None = None
+    checks: tuple[CheckResult, ...] = ()
+    error: str = ""
+    """Why it could not run."""
+
+    @property
+    def passed(self) -> bool:
+        """It ran, and every check holds."""
+        return not self.error and all(check.passed for check in self.checks)
+
+    def lines(self) -> Iterator[str]:
+        """Say it for people: what failed with what was expected and what was found."""
+        yield f"{'PASS' if self.passed else 'FAIL'} {self.scenario}" + (f" (run {self.run})" if self.run else "")
+        if self.error:
+            yield f"  {self.error}"
+        yield from (f"  {_verdict(check)}" for check in self.checks)
+
+
+def test(args: Namespace) -> Report:
+    """Run scenarios, each in a workspace of its own, and hold their checks against them."""
+    orchestrator = Orchestrator.from_project(args.project)
+    if args.live:
+        orchestrator.settings.model("default")
+    names, interrupt = _named(orchestrator, args.scenarios), Interrupt()
+
+    async def work() -> list[Tested]:
+        async with orchestrator:
+            return [await _test(orchestrator, name, args.live, interrupt) for name in names]
+
+    with redirect_stdout(sys.stderr):
+        tested = interrupt.run(work())
+    failed = sum(not one.passed for one in tested)
+    lines = [line for one in tested for line in one.lines()]
+    lines.append(f"{len(tested)} scenarios, {len(tested) - failed} passed, {failed} failed")
+    data = [asdict(one) | {"passed": one.passed} for one in tested]
+    return Report(data=data, text="\n".join(lines), status=FAILED if failed else DONE)
+
+
+def _named(orchestrator: Orchestrator, names: Sequence[str]) -> list[str]:
+    """Return the scenarios that a command line means: all, or those of folders, files and names."""
+    found: list[str] = []
+    for name in names:
+        inside = sorted(map(str, Path(name).glob("*.yaml"))) if Path(name).is_dir() else [name]
+        if not inside:
+            raise ConfigError("there is no scenario (*.yaml) in this folder", file=name)
+        found += inside
+    return found if names else orchestrator.catalog.scenario_names
+
+
+async def _test(orchestrator: Orchestrator, name: str, live: bool, interrupt: Interrupt) -> Tested:
+    title = Path(name).stem
+    _say(f"{title} …")
+    try:
+        scenario = orchestrator.catalog.scenario(name)
+        handle = orchestrator.start_scenario(scenario, replay=not live)
+        interrupt.notice = _interrupted(handle)
+        async with handle:
+            result = await handle.result()
+        checks = await _checked(orchestrator, result, scenario.bind())
+    except ConfigError as error:
+        return Tested(title, error=str(error))
+    return Tested(title, result.run_id, tuple(checks))

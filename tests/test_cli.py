@@ -1,0 +1,586 @@
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.errors import ConfigError
+from orchestrator.serve import cli
+from orchestrator.serve.interrupt import GRACE
+from orchestrator.testing import Answer, ScriptedServer, call, text
+
+ROOT = Path(__file__).parent.parent
+HEADER = '{"recording": 1, "scenario": "x", "model": "hand", "scripted": true}\n'
+HELLO = HEADER + '{"key": "ori:1:model", "reply": {"content": "Hello, Ada."}}\n'
+SCENARIOS = {
+    "hello": """
+goal: Say hello to ${name}.
+params: {name: Ada}
+checks: [{answer: {contains: Hello}}]
+recording: recordings/hello.jsonl
+""",
+    "note": """
+goal: Write a note.
+plan:
+  - {id: note, tool: write_file, args: {path: 记录.txt, content: 华东}}
+answer: note
+checks: [{file: 记录.txt, contains: 华东}]
+recording: recordings/empty.jsonl
+""",
+    "blocked": """
+goal: Wait.
+plan: [{id: wait, tool: block}]
+answer: wait
+recording: recordings/empty.jsonl
+""",
+    "stubborn": """
+goal: Wait.
+plan: [{id: wait, tool: refuse}]
+answer: wait
+recording: recordings/empty.jsonl
+""",
+    "chatty": """
+goal: Print.
+plan: [{id: talk, tool: chat}]
+answer: talk
+recording: recordings/empty.jsonl
+""",
+    "broken": """
+goal: Do what goes wrong.
+plan:
+  - {id: bad, tool: read_file, args: {path: nowhere.txt}}
+  - {id: good, tool: write_file, args: {path: a.txt, content: a}}
+answer: good
+recording: recordings/empty.jsonl
+""",
+}
+TOOLS = '''
+import asyncio
+import time
+
+from orchestrator import tool
+
+
+@tool(effect="read", timeout=60)
+def block() -> str:
+    """Block a thread. Use it never. Returns nothing."""
+    print("blocking", flush=True)
+    time.sleep(60)
+    return ""
+
+
+@tool(effect="read", timeout=60)
+async def refuse() -> str:
+    """Refuse to be cancelled. Use it never. Returns nothing."""
+    print("refusing", flush=True)
+    while True:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            pass
+
+
+@tool(effect="read")
+def chat() -> str:
+    """Print to stdout, which tools should not. Use it never. Returns a word."""
+    print("noise")
+    return "quiet"
+'''
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project of scenarios that need no model, as the current directory."""
+    folder = tmp_path / "my 项目"
+    (folder / "scenarios" / "recordings").mkdir(parents=True)
+    (folder / "ori.yaml").touch()
+    for name, yaml in SCENARIOS.items():
+        (folder / "scenarios" / f"{name}.yaml").write_text(yaml, "utf-8")
+    (folder / "scenarios/recordings/hello.jsonl").write_text(HELLO, "utf-8")
+    (folder / "scenarios/recordings/empty.jsonl").write_text(HEADER, "utf-8")
+    (folder / "tools").mkdir()
+    (folder / "tools" / "odd.py").write_text(TOOLS, "utf-8")
+    monkeypatch.chdir(folder)
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_MODEL", "ORI_LOG", "FORCE_COLOR"):
+        monkeypatch.setenv(name, "")  # so that what .env sets is taken back, too
+        monkeypatch.delenv(name)
+    return folder
+
+
+class Said:
+    """What one command said."""
+
+    def __init__(self, status: int, out: str, err: str) -> None:
+        self.status, self.out, self.err = status, out, err
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def ori(project: Path, capsys: pytest.CaptureFixture[str]) -> Any:
+    def run(*argv: str) -> Said:
+        status = cli.main(argv)
+        return Said(status, *capsys.readouterr())
+
+    return run
+
+
+@contextmanager
+def serving(*answers: Answer) -> Iterator[ScriptedServer]:
+    """A scripted server in a thread of its own: the command has an event loop of its own, too."""
+    started, stop = threading.Event(), asyncio.Event()
+    found: list[tuple[ScriptedServer, asyncio.AbstractEventLoop]] = []
+
+    async def serve() -> None:
+        async with ScriptedServer(list(answers)) as server:
+            found.append((server, asyncio.get_running_loop()))
+            started.set()
+            await stop.wait()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    started.wait()
+    server, loop = found[0]
+    try:
+        yield server
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join()
+
+
+def use(project: Path, server: ScriptedServer) -> None:
+    (project / ".env").write_text(f"OPENAI_BASE_URL={server.base_url}\nOPENAI_API_KEY=sk-from-the-env-file-1\n")
+
+
+PLAN = {
+    "subtasks": [
+        {"id": "read", "role": "researcher", "goal": "Read a.txt"},
+        {"id": "写", "role": "writer", "goal": "写 b.txt", "after": ["read"]},
+    ]
+}
+
+
+# the command line
+
+
+def test_help_is_quick_because_it_loads_nothing_heavy() -> None:
+    code = "import sys; from orchestrator.serve.cli import main\ntry: main(['--help'])\nexcept SystemExit: pass\n"
+    code += "print({'pydantic', 'rich', 'structlog', 'openai'} & sys.modules.keys(), file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert done.stderr.strip() == "set()"
+    assert "ori [-h] [--version] COMMAND" in done.stdout
+
+
+def test_every_command_has_a_help(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in [
+        "run",
+        "solve",
+        "plan",
+        "test",
+        "check",
+        "roles",
+        "tools",
+        "init",
+        "new",
+        "runs",
+        "show",
+        "undo",
+        "record",
+    ]:
+        with pytest.raises(SystemExit) as ended:
+            cli.main([name, "--help"])
+        assert ended.value.code == 0
+        assert "--json" in capsys.readouterr().out
+
+
+def test_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["--version"])
+    assert capsys.readouterr().out.startswith("ori ")
+
+
+@pytest.mark.parametrize("argv", [["rnu"], ["run", "x", "--live", "--replay"], ["solve"], []])
+def test_wrong_usage_has_status_2_and_shows_the_usage(argv: list[str], ori: Any) -> None:
+    said = ori(*argv)
+    assert said.status == 2 and said.out == ""
+    assert "usage: ori" in said.err
+
+
+def test_wrong_usage_with_json_is_one_document(ori: Any) -> None:
+    said = ori("rnu", "--json")
+    assert said.status == 2
+    assert "invalid choice: 'rnu'" in said.json["error"]
+
+
+def test_the_project_is_the_nearest_folder_with_settings_or_roles(tmp_path: Path) -> None:
+    (tmp_path / "a" / "roles").mkdir(parents=True)
+    (tmp_path / "a" / "b" / "c").mkdir(parents=True)
+    assert cli.find_project(tmp_path / "a" / "b" / "c") == tmp_path / "a"
+    (tmp_path / "a" / "b" / "ori.yaml").touch()
+    assert cli.find_project(tmp_path / "a" / "b" / "c") == tmp_path / "a" / "b"
+
+
+def test_a_wrong_setting_is_one_line_without_a_traceback(project: Path, ori: Any) -> None:
+    (project / "ori.yaml").write_text("limts: {}\n")
+    said = ori("runs")
+    assert said.status == 2
+    assert said.err.splitlines() == [f"ori: {project}/ori.yaml:1: unknown key 'limts'; did you mean 'limits'?"]
+
+
+def test_a_bug_is_one_line_and_verbose_shows_the_traceback() -> None:
+    try:
+        raise TypeError("oops")
+    except TypeError as error:
+        short, long = cli.report_error(error, verbose=False), cli.report_error(error, verbose=True)
+    assert short.status == long.status == 1
+    assert short.note == "ori: a bug: TypeError: oops (--verbose shows where)"
+    assert "Traceback" in long.note and "test_cli.py" in long.note
+
+
+def test_errors_that_came_as_a_group_are_told_each() -> None:
+    group = ExceptionGroup("tasks", [ConfigError("one"), ExceptionGroup("more", [ConfigError("two")])])
+    report = cli.report_error(group, verbose=False)
+    assert (report.status, report.note) == (2, "ori: one\nori: two")
+
+
+# content
+
+
+def test_init_lays_out_a_project_that_has_nothing_wrong(tmp_path: Path, ori: Any) -> None:
+    assert ori("init", str(tmp_path / "new")).status == 0
+    assert sorted(p.name for p in (tmp_path / "new").iterdir()) == [
+        ".gitignore",
+        "ori.yaml",
+        "prompts",
+        "roles",
+        "scenarios",
+        "tools",
+    ]
+    assert ori("check", "--project", str(tmp_path / "new")).status == 0
+
+
+def test_init_overwrites_nothing(tmp_path: Path, ori: Any) -> None:
+    (tmp_path / "ori.yaml").write_text("max_runs: 2\n")
+    assert ori("init", str(tmp_path)).status == 2
+    assert (tmp_path / "ori.yaml").read_text() == "max_runs: 2\n"
+    assert not (tmp_path / "scenarios").exists()
+
+
+def test_a_new_role_is_two_files_and_is_listed_at_once(project: Path, ori: Any) -> None:
+    said = ori("new", "role", "译者")
+    assert said.out.splitlines() == [f"{project}/roles/译者.yaml", f"{project}/prompts/译者.md"]
+    assert "译者" in [role["name"] for role in ori("roles", "--json").json]
+    assert ori("new", "role", "译者").status == 2
+
+
+def test_a_name_that_is_no_file_name_is_refused(ori: Any) -> None:
+    said = ori("new", "role", "../x")
+    assert said.status == 2 and "'../x'" in said.err
+
+
+def test_check_names_file_line_value_and_the_nearest_right_one(project: Path, ori: Any) -> None:
+    ori("new", "role", "clerk")
+    role = project / "roles" / "clerk.yaml"
+    role.write_text(role.read_text().replace("read_file", "raed_file"))
+    said = ori("check")
+    assert said.status == 2
+    [line] = [line for line in said.out.splitlines() if "raed_file" in line]
+    assert line.startswith(f"{role}:4: ") and "did you mean 'read_file'?" in line
+
+
+def test_tools_are_listed_with_their_effect(ori: Any) -> None:
+    said = ori("tools")
+    assert any(line.split()[:2] == ["block", "read"] for line in said.out.splitlines())
+
+
+# runs
+
+
+def test_a_scenario_without_a_model_replays_and_says_so_in_one_line(ori: Any) -> None:
+    said = ori("run", "hello")
+    assert said.status == 0
+    assert said.out == "Hello, Ada.\n"
+    assert [line for line in said.err.splitlines() if "replay" in line] == [
+        "ori: no model is configured: replaying replies scripted by hand; all else is real"
+    ]
+    assert "ori show" in said.err and "passed: answer contains 'Hello'" in said.err
+
+
+def test_a_recorded_model_is_named(project: Path, ori: Any) -> None:
+    header = '{"recording": 1, "scenario": "hello", "model": "qwen2.5-1.5b"}\n'
+    (project / "scenarios/recordings/hello.jsonl").write_text(header + HELLO.splitlines()[1] + "\n")
+    assert "replaying replies recorded from qwen2.5-1.5b" in ori("run", "hello").err
+
+
+def test_a_run_reports_its_files_with_their_paths(project: Path, ori: Any) -> None:
+    said = ori("run", "note", "--workspace", "out")
+    assert said.status == 0
+    assert (project / "out/记录.txt").read_text("utf-8") == "华东"
+    assert f"{project}/out/记录.txt (6 bytes)" in said.err
+
+
+def test_json_prints_one_document_even_when_a_tool_prints(ori: Any) -> None:
+    said = ori("run", "chatty", "--json")
+    assert said.json["status"] == "done" and said.json["answer"] == "quiet"
+    assert "noise" in said.err
+
+
+def test_a_parameter_is_set_and_an_unknown_one_refused(ori: Any) -> None:
+    said = ori("run", "hello", "--set", "name=Ada", "--json")
+    assert said.json["checks"][-1]["passed"] is True
+    said = ori("run", "hello", "--set", "nmae=Ada")
+    assert said.status == 2 and "did you mean 'name'?" in said.err
+
+
+def test_the_nearest_scenario_is_named_on_a_miss(ori: Any) -> None:
+    said = ori("run", "helo")
+    assert said.status == 2 and "did you mean 'hello'?" in said.err
+
+
+def test_a_part_that_failed_makes_status_3(ori: Any) -> None:
+    said = ori("run", "broken")
+    assert said.status == 3
+    assert "bad failed: there is no 'nowhere.txt'" in said.err
+
+
+def test_a_recording_that_does_not_fit_makes_status_1(project: Path, ori: Any) -> None:
+    (project / "scenarios/recordings/hello.jsonl").write_text(HEADER)
+    said = ori("run", "hello")
+    assert said.status == 1 and "it has no reply for 'ori:1:model'" in said.err
+
+
+def test_a_check_that_fails_makes_status_1(project: Path, ori: Any) -> None:
+    file = project / "scenarios/hello.yaml"
+    file.write_text(file.read_text().replace("contains: Hello", "contains: Goodbye"))
+    said = ori("run", "hello")
+    assert said.status == 1 and "failed: answer contains 'Goodbye'" in said.err
+
+
+@pytest.mark.parametrize("argv", [["solve", "hi"], ["plan", "hi"], ["run", "hello", "--live"], ["test", "--live"]])
+def test_without_a_model_the_ways_to_get_one_are_told(argv: list[str], ori: Any) -> None:
+    said = ori(*argv)
+    assert said.status == 2
+    assert "OPENAI_API_KEY" in said.err and "local server" in said.err and "ori.yaml" in said.err
+
+
+def test_env_is_read_and_never_overrides_the_environment(
+    project: Path, ori: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_MODEL", "from-the-environment")
+    with serving(text("Four.")) as server:
+        use(project, server)
+        with (project / ".env").open("a") as file:
+            file.write("OPENAI_MODEL=from-the-file\n")
+        said = ori("solve", "2 + 2?")
+    assert (said.status, said.out) == (0, "Four.\n")
+    assert server.requests[0]["model"] == "from-the-environment"
+
+
+def test_verbose_logs_prompts_and_replies_without_the_key(project: Path, ori: Any) -> None:
+    with serving(text("The key is sk-from-the-env-file-1.")) as server:
+        use(project, server)
+        said = ori("solve", "What is the key?", "--verbose")
+    lines = [json.loads(line) for line in said.err.splitlines() if line.startswith("{")]
+    assert any("What is the key?" in line.get("content", "") for line in lines)
+    assert "sk-from-the-env-file-1" not in said.err
+
+
+def test_with_a_model_a_scenario_is_run_live(project: Path, ori: Any) -> None:
+    with serving(text("Hello from the model.")) as server:
+        use(project, server)
+        said = ori("run", "hello")
+    assert said.out == "Hello from the model.\n" and "replay" not in said.err
+
+
+def test_a_plan_is_shown_with_an_estimate_and_its_file_can_be_edited_and_run(project: Path, ori: Any) -> None:
+    with serving(call("delegate", PLAN), *(text(f"answer {i}") for i in range(3))) as server:
+        use(project, server)
+        said = ori("plan", "比较 a.txt 和 b.txt", "-o", "plan.yaml")
+        assert said.status == 0
+        assert [line.split()[:2] for line in said.out.splitlines()[1:]] == [["read", "researcher"], ["写", "writer"]]
+        assert "estimate: about 6 model calls" in said.err and "read → 写" in said.err
+        assert len(server.requests) == 1, "nothing was run"
+
+        file = project / "plan.yaml"
+        edited = file.read_text("utf-8").replace("Read a.txt", "Read a.txt twice")
+        assert "goal: 比较 a.txt 和 b.txt" in edited and "twice" in edited
+        file.write_text(edited, "utf-8")
+        said = ori("run", "--plan", "plan.yaml", "--json")
+    assert said.json["answer"] == "answer 2"
+    assert said.json["outcomes"]["写"]["status"] == "done"
+    assert "Read a.txt twice" in json.dumps(server.requests[1], ensure_ascii=False)
+
+
+def test_a_plan_without_goal_or_scenario_says_what_is_missing(project: Path, ori: Any) -> None:
+    (project / "plan.yaml").write_text("subtasks: [{id: a, role: writer, goal: g}]\n")
+    said = ori("run", "--plan", "plan.yaml")
+    assert said.status == 2 and "name a scenario" in said.err
+
+
+def test_a_wrong_plan_file_names_its_line(project: Path, ori: Any) -> None:
+    (project / "plan.yaml").write_text("goal: g\nsubtasks:\n  - {id: a, rol: writer, goal: g}\n")
+    said = ori("run", "--plan", "plan.yaml")
+    assert said.status == 2 and "plan.yaml:3: unknown key 'rol'; did you mean 'role'?" in said.err
+
+
+# tests of scenarios
+
+
+def test_scenarios_are_tested_each_in_a_workspace_of_its_own(project: Path, ori: Any) -> None:
+    said = ori("test", "hello", "note", "--json")
+    assert said.status == 0
+    assert [(one["scenario"], one["passed"]) for one in said.json] == [("hello", True), ("note", True)]
+    runs = {one["run"] for one in said.json}
+    assert len(runs) == 2 and all((project / ".ori/runs" / run).exists() for run in runs if run == said.json[1]["run"])
+
+
+def test_a_failed_check_is_told_with_what_was_expected_and_found(project: Path, ori: Any) -> None:
+    file = project / "scenarios/note.yaml"
+    file.write_text(file.read_text("utf-8").replace("contains: 华东", "contains: 华北"), "utf-8")
+    said = ori("test", "hello", "note")
+    assert said.status == 1
+    assert "PASS hello" in said.out and "FAIL note" in said.out
+    assert "failed: file 记录.txt: contains '华北': not found in '华东'" in said.out
+    assert said.out.splitlines()[-1] == "2 scenarios, 1 passed, 1 failed"
+
+
+def test_a_scenario_that_cannot_run_fails_and_the_others_go_on(project: Path, ori: Any) -> None:
+    (project / "scenarios/bad.yaml").write_text("gaol: x\n")
+    said = ori("test", "scenarios/bad.yaml", "hello")
+    assert said.status == 1
+    assert "scenarios/bad.yaml:1: unknown key 'gaol'; did you mean 'goal'?" in said.out and "PASS hello" in said.out
+
+
+def test_a_folder_without_scenarios_is_an_error(project: Path, ori: Any) -> None:
+    said = ori("test", "tools")
+    assert said.status == 2 and "no scenario" in said.err
+
+
+# the past
+
+
+def test_a_run_is_listed_shown_and_recorded(project: Path, ori: Any) -> None:
+    assert ori("runs").out == ""
+    run = ori("run", "hello", "--json").json["run_id"]
+    assert ori("runs").out.splitlines()[1].split()[:2] == [run, "done"]
+    assert "✓ ori" in ori("show", run).out
+    assert ori("show", run, "--json").json["events"][0]["type"] == "run.started"
+    assert ori("record", run, "-o", "again.jsonl").status == 0
+    (project / "scenarios/recordings/hello.jsonl").write_bytes((project / "again.jsonl").read_bytes())
+    assert ori("run", "hello").out == "Hello, Ada.\n"
+
+
+def test_an_unknown_run_is_wrong_usage(ori: Any) -> None:
+    said = ori("show", "no-such-run")
+    assert said.status == 2 and "no run 'no-such-run'" in said.err
+
+
+def test_undo_puts_back_what_a_run_changed(project: Path, ori: Any) -> None:
+    (project / "out").mkdir()
+    (project / "out/记录.txt").write_text("old", "utf-8")
+    run = ori("run", "note", "--workspace", "out", "--json").json["run_id"]
+    assert ori("undo", run, "nota").status == 2
+    said = ori("undo", run, "note")
+    assert (said.status, said.out) == (0, "restored 记录.txt\n")
+    assert (project / "out/记录.txt").read_text("utf-8") == "old"
+
+
+def test_undo_leaves_what_a_person_changed_since(project: Path, ori: Any) -> None:
+    run = ori("run", "note", "--workspace", "out", "--json").json["run_id"]
+    (project / "out/记录.txt").write_text("mine", "utf-8")
+    said = ori("undo", run)
+    assert said.status == 3 and "left 记录.txt: it was changed since" in said.out
+    assert (project / "out/记录.txt").read_text("utf-8") == "mine"
+
+
+# signals and pipes
+
+
+def begin(*argv: str, until: str, **options: Any) -> subprocess.Popen[str]:
+    """Start the command in a process of its own and wait until it said something on stderr."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "orchestrator.serve.cli", *argv],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        **options,
+    )
+    assert process.stderr is not None
+    for line in process.stderr:
+        if until in line:
+            return process
+    raise AssertionError(f"{argv} ended without {until!r}")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_a_run_whose_tool_hangs(project: Path, ori: Any, number: signal.Signals) -> None:
+    """B58: Ctrl-C while a blocking tool sleeps ends within 2 s, and the run can be looked at."""
+    process = begin("run", "blocked", until="blocking")
+    sent = time.monotonic()
+    process.send_signal(number)
+    out, err = process.communicate(timeout=10)
+    assert time.monotonic() - sent < 2
+    assert (process.returncode, out) == (130, "")
+    [run] = ori("runs", "--json").json
+    assert run["status"] == "interrupted"
+    assert f"ori show {run['run']}" in err
+    assert "⊘ wait" in ori("show", run["run"]).out
+
+
+def test_a_tool_that_refuses_to_stop_does_not_hold_the_exit(project: Path, ori: Any) -> None:
+    process = begin("run", "stubborn", until="refusing")
+    sent = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=10)
+    assert GRACE <= time.monotonic() - sent < 2
+    assert process.returncode == 130 and "ori show" in err
+    assert ori("runs", "--json").json[0]["status"] == "interrupted"
+
+
+def test_a_second_signal_ends_it_at_once(project: Path, ori: Any) -> None:
+    process = begin("run", "stubborn", until="refusing")
+    process.send_signal(signal.SIGINT)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(0.3)
+    sent = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=10)
+    assert time.monotonic() - sent < 0.5
+    assert process.returncode == 130
+
+
+def test_an_interrupted_run_with_json_is_one_document(project: Path, ori: Any) -> None:
+    process = begin("run", "blocked", "--json", until="blocking")
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=10)
+    assert json.loads(out)["status"] == "interrupted"
+
+
+def test_a_reader_that_goes_away_is_no_error(project: Path, ori: Any) -> None:
+    run = ori("run", "hello", "--json").json["run_id"]
+    for argv in (["show", run], ["--help"]):
+        read, write = os.pipe()
+        os.close(read)
+        done = subprocess.run(
+            [sys.executable, "-m", "orchestrator.serve.cli", *argv],
+            stdout=write,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            check=False,
+        )
+        os.close(write)
+        assert (done.returncode, done.stderr) == (0, "")
