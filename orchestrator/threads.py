@@ -22,6 +22,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from orchestrator.errors import ConfigError, ToolError
@@ -169,7 +170,8 @@ class Reference:
     """A function by name, so that another process can find it."""
 
     module: str
-    file: str | None
+    folders: tuple[str, ...]
+    """Where the package of the module looks for its modules."""
     name: str
 
     @classmethod
@@ -182,18 +184,16 @@ class Reference:
         if not inspect.isfunction(fn) or "<" in fn.__qualname__:
             name = getattr(fn, "__qualname__", repr(fn))
             raise ConfigError(f"{name} cannot run in a process of its own: move it to the top of a module")
-        return cls(fn.__module__, inspect.getsourcefile(fn), fn.__qualname__)
+        package = sys.modules.get(fn.__module__.rpartition(".")[0])
+        return cls(fn.__module__, tuple(getattr(package, "__path__", ())), fn.__qualname__)
 
     def find(self) -> Callable[..., Any]:
         """Import the module and return the function."""
-        try:
-            target: Any = importlib.import_module(self.module)
-        except ModuleNotFoundError:  # a tool file is no installed module: it was loaded by its path
-            spec = importlib.util.spec_from_file_location(self.module, self.file) if self.file else None
-            if spec is None or spec.loader is None:
-                raise
-            target = sys.modules[self.module] = importlib.util.module_from_spec(spec)
-            spec.loader.exec_module(target)
+        package = self.module.rpartition(".")[0]
+        if package and importlib.util.find_spec(package.partition(".")[0]) is None:
+            made = sys.modules[package] = ModuleType(package)  # a folder of tool files, which no import finds by itself
+            made.__path__ = list(self.folders)
+        target: Any = importlib.import_module(self.module)
         for part in self.name.split("."):
             target = getattr(target, part)
         found: Callable[..., Any] = inspect.unwrap(target, stop=inspect.isfunction)  # `@tool` put a Tool in its place

@@ -3,6 +3,7 @@ import re
 from collections.abc import Callable
 from datetime import date
 from decimal import Decimal
+from itertools import count
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -212,6 +213,7 @@ def test_a_megabyte_of_garbage_is_quoted_at_most_800_characters(text: str) -> No
         '"{\\"path\\": \\"a',
         '<think>delete {"path": "a"}?',
     ],
+    ids=count(),
 )
 def test_a_cut_argument_is_never_run(text: str) -> None:
     """B19: bad JSON arguments are replaced by `{}`, and the tool runs."""
@@ -241,6 +243,7 @@ def test_a_cut_argument_is_told_to_be_cut_and_a_malformed_one_where() -> None:
         ("raw\nline\tbreak", "raw\nline\tbreak"),
         ("raw \udcff", "raw \ufffd"),
     ],
+    ids=count(),
 )
 def test_stray_backslashes_stay_as_text_and_real_escapes_work(written: str, meant: str) -> None:
     r"""B02: LaTeX such as `\upcite{..}` in the JSON of a plan is an invalid escape, and `json.loads` dies."""
@@ -258,6 +261,7 @@ def test_stray_backslashes_stay_as_text_and_real_escapes_work(written: str, mean
         '\ufeff {"a": {"b": 1}}',
         json.dumps('{"a": {"b": 1}}'),
     ],
+    ids=count(),
 )
 def test_the_first_whole_object_counts_and_what_stands_around_it_does_not(text: str) -> None:
     """B03: extra text after the JSON of a plan stops the run."""

@@ -13,6 +13,7 @@ import pytest
 
 from orchestrator.errors import ConfigError, ToolError
 from orchestrator.threads import ThreadPool
+from orchestrator.toolfiles import load
 
 HANGING_TOOL = """
 import asyncio, threading
@@ -29,9 +30,10 @@ asyncio.run(main())
 """
 
 
-async def until(condition: threading.Event) -> None:
-    """Wait for what another thread does, without blocking the event loop and without the pool under test."""
-    assert await asyncio.to_thread(condition.wait, 5)
+def join_threads() -> None:
+    for thread in threading.enumerate():
+        if thread.name == "ori-tool":
+            thread.join(5)
 
 
 async def test_the_event_loop_goes_on_while_a_function_blocks() -> None:
@@ -83,7 +85,7 @@ async def test_no_more_threads_run_than_the_pool_has_and_the_rest_waits() -> Non
 
 async def test_an_abandoned_call_keeps_its_thread_until_it_really_ends() -> None:
     """R39."""
-    pool, started, release, left = ThreadPool(2), threading.Event(), threading.Event(), threading.Event()
+    pool, started, release = ThreadPool(2), threading.Event(), threading.Event()
 
     def hang() -> None:
         started.set()
@@ -96,8 +98,7 @@ async def test_an_abandoned_call_keeps_its_thread_until_it_really_ends() -> None
     assert pool.hanging == 1
     assert await pool.run(abs, -1) == 1  # the other thread still works
     release.set()
-    threads = [t for t in threading.enumerate() if t.name == "ori-tool"]
-    await asyncio.to_thread(lambda: [t.join(5) for t in threads] and left.set())
+    await asyncio.to_thread(join_threads)
     assert pool.hanging == 0
 
 
@@ -152,10 +153,8 @@ def test_a_result_that_comes_after_its_event_loop_closed_is_dropped() -> None:
 
     with pytest.raises(TimeoutError):
         asyncio.run(give_up())
-    threads = [t for t in threading.enumerate() if t.name == "ori-tool"]
     release.set()
-    for thread in threads:
-        thread.join(5)
+    join_threads()
     assert asyncio.run(pool.run(abs, -1)) == 1  # and another loop may use the pool
 
 
@@ -212,6 +211,59 @@ async def test_a_process_brings_its_result_or_its_error_back() -> None:
     assert "in fail" in caught.value.__notes__[0]
 
 
+TOOL_FILE = """
+from dataclasses import dataclass
+from orchestrator import tool
+
+@dataclass
+class Order:
+    id: int
+
+@tool(process=True)
+def double(order: Order) -> Order:
+    'Double.'
+    return Order(2 * order.id)
+"""
+
+
+async def test_a_tool_file_of_a_project_is_found_in_the_process(tmp_path: Path) -> None:
+    file = tmp_path / "shop.py"
+    file.write_text(TOOL_FILE)
+    double = load(file)["double"].function
+    assert double is not None
+    order = double.__globals__["Order"]
+    assert await ThreadPool().run_in_process(double, order(4)) == order(8)
+
+
+EXITING_PROGRAM = """
+import asyncio, os, sys
+from pathlib import Path
+from orchestrator.threads import ThreadPool
+from tests.test_threads import hang_with_child
+
+async def main():
+    task = asyncio.ensure_future(ThreadPool().run_in_process(hang_with_child, sys.argv[1]))
+    print(await asyncio.to_thread(Path(sys.argv[1]).read_text), flush=True)
+    os._exit(0) if sys.argv[2] == "at once" else os.kill(os.getpid(), 9) if sys.argv[2] == "killed" else sys.exit(0)
+
+if __name__ == "__main__":
+    asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("how", ["properly", "at once", "killed"])
+async def test_no_process_outlives_the_program(tmp_path: Path, how: str) -> None:
+    fifo = tmp_path / "pids"
+    os.mkfifo(fifo)
+    command = [sys.executable, "-c", EXITING_PROGRAM, str(fifo), how]
+    ended = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=20, check=False)
+    pids = [int(pid) for pid in ended.stdout.split()]
+    assert len(pids) == 2
+    async with asyncio.timeout(5):
+        while any(map(alive, pids)):
+            await asyncio.sleep(0.01)
+
+
 async def test_a_process_that_dies_or_exits_is_an_error_that_says_so() -> None:
     pool = ThreadPool()
     with pytest.raises(ToolError, match=r"process of die died \(exit code -9\)"):
@@ -240,8 +292,7 @@ async def test_a_process_is_gone_with_all_it_started_when_its_time_is_up(tmp_pat
         task = tasks.create_task(pool.run_in_process(hang_with_child, str(fifo)))
         pids = [int(pid) for pid in (await asyncio.to_thread(fifo.read_text)).split()]
         task.cancel()
-    threads = [t for t in threading.enumerate() if t.name == "ori-tool"]
-    await asyncio.to_thread(lambda: [t.join(5) for t in threads])
+    await asyncio.to_thread(join_threads)
     assert [pid for pid in pids if alive(pid)] == []
     assert pool.hanging == 0
 
