@@ -117,12 +117,14 @@ class RunContext:
                 total += usage
         return total
 
-    def exhausted(self, path: str) -> str | None:
+    def exhausted(self, path: str, spare_calls: int) -> str | None:
         """Name the limit of the run that keeps this loop from another model call, or None.
 
-        Below the root one call is left over, so that the root can sum up what there is.
+        Args:
+            path: The loop.
+            spare_calls: Model calls that must be left over: the root needs one to sum up what there is.
         """
-        reason = self.budget.exhausted(self.deadline.elapsed(time.monotonic()), spare_calls=1 if "/" in path else 0)
+        reason = self.budget.exhausted(self.deadline.elapsed(time.monotonic()), spare_calls)
         if reason and reason.split(":")[0] not in self._reached:
             self._reached.add(reason.split(":")[0])
             self.log.add(BudgetReached(path=path, limit=reason))

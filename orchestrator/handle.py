@@ -111,7 +111,7 @@ class RunHandle:
         """Whether its events will include passing ones; may be set until it is entered."""
         self._log = RunLog(self.run_id, house.journal)
         self._stack = AsyncExitStack()
-        self._task: asyncio.Task[RunResult] | None = None
+        self._task: asyncio.Task[RunResult | OriError] | None = None
         self._stopping = False
 
     @property
@@ -127,7 +127,6 @@ class RunHandle:
         """
         try:
             await self._stack.enter_async_context(self._house.open())
-            self._stack.callback(self._log.close)
             await self._stack.enter_async_context(self._house.journal.own(self.run_id))
             context = self._context()
             self._events = self._log.subscribe(passing=self.passing)
@@ -154,7 +153,10 @@ class RunHandle:
         """
         assert self._task is not None, "enter the handle with `async with` first"
         await asyncio.wait([self._task])
-        return self._task.result()
+        result = self._task.result()
+        if isinstance(result, OriError):
+            raise result
+        return result
 
     async def cancel(self) -> RunResult:
         """Stop everything the run does, and return the result; finished work is kept."""
@@ -218,8 +220,19 @@ class RunHandle:
             return self.order.model, PROFILES["standard"]
         return self._house.model(self.order.models.get(key, key))
 
-    async def _run(self, context: RunContext) -> RunResult:
-        """Record the start, solve, record the end. A run that is cancelled from outside leaves no end: it can go on."""
+    async def _run(self, context: RunContext) -> RunResult | OriError:
+        """Record the start, solve, record the end. A run that is cancelled from outside leaves no end: it can go on.
+
+        What stops the record itself is returned, not raised: a task that raises would cancel whoever waits for it.
+        """
+        try:
+            return self._typed(await self._recorded(context))
+        except OriError as error:
+            return error
+        finally:
+            self._log.close()
+
+    async def _recorded(self, context: RunContext) -> RunResult:
         self._log.add(self._started(context))
         workers = Workers(context)
         try:
@@ -239,8 +252,7 @@ class RunHandle:
             result = self._failed(context, workers, "bug", failure)
         self._log.add(RunEnded(result=result))
         await self._log.commit()
-        self._log.close()
-        return self._typed(result)
+        return result
 
     def _started(self, context: RunContext) -> RunStarted:
         order = self.order

@@ -56,7 +56,12 @@ class Budget:
         """Count a finished model call."""
         self.spent += usage
 
-    def exhausted(self, elapsed: float, spare_calls: int = 0) -> str | None:
+    @property
+    def calls_left(self) -> int:
+        """Model calls that may still be begun."""
+        return self.limits.model_calls - self.started
+
+    def exhausted(self, elapsed: float, spare_calls: int) -> str | None:
         """Name the limit that leaves no room for another call, or None.
 
         Args:
@@ -64,7 +69,7 @@ class Budget:
             spare_calls: Model calls that are kept for somebody else.
         """
         limits, spent = self.limits, self.spent
-        if self.started >= limits.model_calls - spare_calls:
+        if self.calls_left <= spare_calls:
             return f"model_calls: {self.started} of {limits.model_calls}"
         if spent.tokens >= limits.tokens:
             return f"tokens: {spent.tokens} of {limits.tokens}"

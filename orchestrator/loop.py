@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import orjson
+
 from orchestrator.binding import BindingError, parse_object
 from orchestrator.context import RunContext, record_key
 from orchestrator.conversation import Conversation
@@ -198,8 +200,7 @@ class AgentLoop:
             observations.append(self.toolbox.refuse(call, self.turn, number, "one call a turn; make this one again"))
         self._observe(observations)
         if final := next((o for o in observations if o.final), None):
-            text = reply.content.strip() if final.call.name == RESULT_TOOL else final.text
-            return Ending("done", "answer", text or final.text, final.value)
+            return Ending("done", "answer", reply.content.strip() or orjson.dumps(final.value).decode(), final.value)
         if all(o.ok for o in observations) and (answer := final_answer(reply.content)) is not None and not self.output:
             return Ending("done", "answer", answer)
         return await self._judge(observations)
@@ -311,7 +312,7 @@ class AgentLoop:
 
     def _limit(self) -> tuple[StopReason, str] | None:
         """Name the limit that keeps the loop from another ordinary turn, and say it in words."""
-        if reason := self.context.exhausted(self.path):
+        if reason := self.context.exhausted(self.path, spare_calls=0 if self._is_root and not self.turn else 1):
             return "budget", self.context.text("why_budget", limit=reason)
         if time.monotonic() >= self.deadline.soft:
             return "deadline", self.context.text("why_deadline")
@@ -320,8 +321,8 @@ class AgentLoop:
         return None
 
     async def _stop_at(self, stop_reason: StopReason, why: str) -> Ending:
-        if stop_reason == "budget" and "/" in self.path:  # only the root has a call set aside for summing up
-            return self._what_there_is("budget", Failure(FailureKind.budget, why))
+        if stop_reason == "budget" and not (self._is_root and self.context.budget.calls_left):
+            return self._what_there_is("budget", Failure(FailureKind.budget, why))  # the last call is the root's
         return await self._wrap_up(stop_reason, why)
 
     async def _wrap_up(self, stop_reason: StopReason, why: str) -> Ending:
@@ -383,6 +384,10 @@ class AgentLoop:
         if calls := self.conversation.open_calls():
             answered = self.conversation.answered()
             self._observe(await self.toolbox.run(calls, self.turn, first=answered), first=answered)
+
+    @property
+    def _is_root(self) -> bool:
+        return "/" not in self.path
 
     def _elapsed(self) -> float:
         return self.deadline.elapsed(time.monotonic())

@@ -48,7 +48,7 @@ class OpenAIModel:
     Args:
         model: Its name, as the server knows it.
         base_url: Root of the API, usually ending in /v1; None: `OPENAI_BASE_URL`, else OpenAI's own.
-        api_key: None: `OPENAI_API_KEY`; a local server needs none.
+        api_key: None: `OPENAI_API_KEY`, unless `base_url` names another server than the environment.
         window: Tokens that prompt and answer may have together.
         max_output: Tokens that one answer may have; None: a quarter of the window, at most 8,192.
         params: Generation parameters (`temperature`, …); those of a request win.
@@ -86,7 +86,8 @@ class OpenAIModel:
         self.max_output = max_output or min(8192, window // 4)
         self.vision = vision
         self.base_url = base_url or os.environ.get("OPENAI_BASE_URL") or "https://api.openai.com/v1"
-        self._key = (api_key or os.environ.get("OPENAI_API_KEY") or "none").strip()
+        known = base_url in (None, os.environ.get("OPENAI_BASE_URL"))  # a key goes only to the server it is for
+        self._key = (api_key or (known and os.environ.get("OPENAI_API_KEY")) or "none").strip()
         self._params = dict(params or {})
         self._headers = dict(headers or {})
         self._extra_body = dict(extra_body or {})
