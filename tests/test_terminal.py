@@ -120,6 +120,12 @@ def test_a_nested_planner_has_its_subtasks_below_it() -> None:
     assert [line[:8] for line in lines[3:7]] == ["├─ ▸ tre", "│  ├─ ◌ ", "│  └─ ◌ ", "└─ ◌ rep"]
 
 
+def test_a_result_that_was_sent_back_looks_unlike_an_accepted_one() -> None:
+    lines = drawn(folded(run()))
+    assert re.search(r"✗ review 1 +reviewer +sent back: no figure is given", row(lines, "review 1"))
+    assert re.search(r"✓ review 2 +reviewer +accepted", row(lines, "review 2"))
+
+
 def test_the_latest_warnings_stand_below_the_tree() -> None:
     events = [*beginning(), BudgetReached(path="ori", at=START + 6, limit="tokens: 1200 of 1000")]
     assert drawn(folded(events))[-1] == "! budget reached, tokens: 1200 of 1000"
@@ -157,7 +163,7 @@ def test_fifty_subtasks_fit_a_small_terminal_and_the_running_one_stays() -> None
 
 def test_without_an_end_event_what_ran_can_be_shown_as_interrupted() -> None:
     progress = folded(beginning())
-    progress.stop("interrupted")
+    progress.stop("interrupted", START + 9)
     assert "⊘ 汇总" in row(drawn(progress), "汇总  ")
     assert "◌ report" in row(drawn(progress), "report")
 

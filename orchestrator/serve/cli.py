@@ -28,8 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")  # what a terminal cannot show must not end the run
     try:
         report = _report(argv)
-        _write(report.note, sys.stderr)
         _write(_on_stdout(report, "--json" in argv), sys.stdout)
+        _write(_printable(report.note), sys.stderr)
         return report.status
     finally:
         _write("", sys.stdout)  # what --help and --version printed
@@ -127,8 +127,8 @@ def _report(argv: Sequence[str]) -> Report:
         with redirect_stdout(sys.stderr):  # a tool that prints must not spoil the answer
             report: Report = getattr(import_module(f"orchestrator.serve.{module}"), work)(args)
         return report
-    except KeyboardInterrupt:
-        return Report(data={"error": "interrupted"}, note="ori: interrupted", status=INTERRUPTED)
+    except KeyboardInterrupt as interrupt:
+        return Report(data={"error": "interrupted"}, note=str(interrupt) or "ori: interrupted", status=INTERRUPTED)
     except Exception as error:  # noqa: BLE001 - the program's edge
         return report_error(error, "--verbose" in argv)
 

@@ -51,11 +51,11 @@ def runs(args: Namespace) -> Report:
             f"{datetime.fromtimestamp(info.started):%Y-%m-%d %H:%M}",
             terminal.duration(info.ended - info.started) if info.ended else "",
             f"{info.tokens:,}",
-            info.goal[:120],
+            info.goal[:500],
         )
         for info in infos
     ]
-    return Report(data=[asdict(info) for info in infos], draw=lambda width: terminal.table(titles, rows))
+    return Report(data=[asdict(info) for info in infos], draw=lambda width: terminal.table(titles, rows, width))
 
 
 def show(args: Namespace) -> Report:
@@ -74,7 +74,7 @@ def show(args: Namespace) -> Report:
         if args.verbose:
             log(event)
     if past.info.ended is None and past.info.status != "running":
-        progress.stop(past.info.status)
+        progress.stop(past.info.status, progress.now)
     data = asdict(past.info) | {"events": [json.loads(encode(event)) for event in past.events]}
     return Report(data=data, draw=lambda width: terminal.show(progress, width))
 

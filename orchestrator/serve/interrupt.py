@@ -33,13 +33,13 @@ class Interrupt:
         """Run to the end.
 
         Raises:
-            KeyboardInterrupt: It was stopped by a signal.
+            KeyboardInterrupt: It was stopped by a signal; its text is the notice.
         """
         try:
             with asyncio.Runner() as runner:
                 return runner.run(self._watched(work))
         except asyncio.CancelledError:
-            raise KeyboardInterrupt from None
+            raise KeyboardInterrupt(self.notice) from None
 
     async def _watched(self, work: Coroutine[Any, Any, T]) -> T:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()

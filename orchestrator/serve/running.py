@@ -115,7 +115,10 @@ def _summary(result: RunResult, checks: Sequence[CheckResult]) -> Iterator[str]:
     )
     yield f"{result.status.replace('_', ' ')}{why}: {terminal.usage_text(result.usage)}"
     yield from (f"  {_ended(outcome)}" for outcome in result.outcomes.values() if outcome.status != "done")
-    yield from (f"  check {_verdict(check)}" for check in checks)
+    if checks:
+        failed = [check for check in checks if not check.passed]
+        yield f"checks: {len(checks) - len(failed)} passed, {len(failed)} failed"
+        yield from (f"  {_verdict(check)}" for check in failed)
     for artifact in result.artifacts:
         yield f"  {Path(result.workspace or '') / artifact.path} ({artifact.size:,} bytes)"
     yield f"run {result.run_id}; what happened: ori show {result.run_id}"
@@ -139,7 +142,7 @@ def _replays(scenario: Scenario, asked: bool) -> str:
 
     header = Recording.load(scenario.recording_file() or "").header
     author = "scripted by hand" if header.scripted else f"recorded from {header.model}"
-    return f"ori: {'' if asked else 'no model is configured: '}replaying replies {author}; all else is real"
+    return f"ori: {'' if asked else 'no model is configured: '}replaying replies {author}"
 
 
 def _say(text: str) -> None:

@@ -44,9 +44,13 @@ GLYPHS = {
     "cancelled": ("⊘", "yellow"),
     "interrupted": ("⊘", "yellow"),
     "needs_review": ("?", "yellow"),
+    "sent_back": ("✗", "yellow"),
 }
 """One column wide everywhere, East Asian terminals included."""
-_FIRST_TO_SHOW = ("running", "waiting", "failed", "needs_review", "partial", "cancelled", "done", "skipped", "pending")
+_FIRST_TO_SHOW = (
+    *("running", "waiting", "failed", "needs_review", "partial", "interrupted", "cancelled"),
+    *("done", "sent_back", "skipped", "pending"),
+)
 _NARROW = 60
 """Columns below which role and cost are left out."""
 
@@ -67,15 +71,16 @@ async def watch(events: AsyncIterable[Event], file: TextIO, clock: Callable[[], 
 async def _watch_live(events: AsyncIterable[Event], console: Console, clock: Callable[[], float]) -> None:
     progress = Progress()
 
-    def draw() -> Group:
-        return tree(progress, console.width, clock(), height=console.height)
+    def draw(height: int | None) -> Group:
+        # Two columns stay free: the ^C that a terminal echoes must not wrap into another line.
+        return tree(progress, console.width - 2, clock(), height=height)
 
     async def redraw(live: Live) -> None:
         drawn: object = None
         while True:
             seen = (progress.changes, int(clock()), console.size)
             if seen != drawn and progress.changes:
-                live.update(draw(), refresh=True)
+                live.update(draw(console.height), refresh=True)
                 drawn = seen
             await asyncio.sleep(0.1)
 
@@ -87,8 +92,8 @@ async def _watch_live(events: AsyncIterable[Event], console: Console, clock: Cal
                     progress.apply(event)
                 drawing.cancel()
         finally:
-            progress.stop("cancelled")
-            live.update(tree(progress, console.width, progress.now), refresh=True)
+            progress.stop("interrupted", clock())
+            live.update(draw(None), refresh=True)
 
 
 def tree(progress: Progress, width: int, now: float, *, height: int | None = None, detail: bool = False) -> Group:
@@ -138,7 +143,7 @@ def line(progress: Progress, event: Event) -> str | None:
         progress: The run, with the event taken in.
         event: What happened.
     """
-    name = event.path.partition("/")[2] or event.path
+    name = event.path.partition("/")[2] or event.path or progress.root.id
     match event:
         case PlanAdded(subtasks=subtasks):
             said = f"{name} plans " + "; ".join(_planned(s) for s in subtasks)
@@ -150,9 +155,8 @@ def line(progress: Progress, event: Event) -> str | None:
             said = f"{name} waits: {why}"
         case SubtaskEnded(outcome=outcome):
             node = progress.node(event.path)
-            said = (
-                f"{name} {outcome.status} ({_spent(node, event.at)}, {_count(node.usage.tokens)} tokens): {node.result}"
-            )
+            tokens = f", {_count(node.usage.tokens)} tokens" if node.usage.tokens else ""
+            said = f"{name} {outcome.status} ({_spent(node, event.at)}{tokens}): {node.result}"
         case ReviewDone(round=number, accepted=accepted, feedback=feedback):
             said = f"{name} {'accepted' if accepted else 'sent back'} in review {number}: {feedback}"
         case BudgetReached() | BreakerChanged() | Warned():
@@ -179,11 +183,21 @@ def usage_text(usage: Usage) -> str:
     return ", ".join(parts)
 
 
-def table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
-    """Draw rows below titles; long cells are wrapped."""
+def table(titles: Sequence[str], rows: Iterable[Sequence[str]], width: int | None = None) -> Table:
+    """Draw rows below titles.
+
+    Args:
+        titles: Of the columns.
+        rows: Their cells.
+        width: Columns that the last cell of a row is cut to fit; None: it takes several lines.
+    """
+    cells = [[one_line(cell) for cell in row] for row in rows]
+    if width is not None:
+        taken = [max(map(cell_len, column)) + 2 for column in zip(titles, *cells, strict=True)][:-1]
+        cells = [[*row[:-1], _cut(row[-1], max(width - sum(taken), 10))] for row in cells]
     drawing = Table(*titles, box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for cells in rows:
-        drawing.add_row(*(Text(one_line(str(cell))) for cell in cells))
+    for row in cells:
+        drawing.add_row(*map(Text, row))
     return drawing
 
 
@@ -245,7 +259,7 @@ def _says(node: Node) -> str:
         case "done":
             return node.result
         case state:
-            return f"{state.replace('_', ' ')}: {node.result}"
+            return state.replace("_", " ") + (f": {node.result}" if node.result else "")
 
 
 def _details(node: Node) -> Iterator[Text]:
@@ -266,7 +280,8 @@ def _turn_text(turn: Turn) -> str:
     if turn.replied is None:
         return f"{place}: no reply" if turn.model else place
     how = ["replayed"] if turn.replied.replayed else [turn.replied.model, duration(turn.replied.seconds)]
-    how.append(f"{_count(turn.replied.usage.tokens)} tokens")
+    if turn.replied.usage.tokens:
+        how.append(f"{_count(turn.replied.usage.tokens)} tokens")
     if turn.replied.finish_reason not in ("stop", "tool_calls"):
         how.append(turn.replied.finish_reason)
     return f"{place} ({', '.join(how)}){': ' if turn.text else ''}{one_line(turn.text)}"

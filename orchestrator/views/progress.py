@@ -173,15 +173,22 @@ class Progress:
             above = self.node(parent)
             above.children[name] = node
             if name.startswith("@review"):
-                review = self._roles.get(above.role, {}).get("review")
-                node.role = review["by"] if review else "review"
+                node.role = self._reviewer(above.role)
         return self._nodes[place]
 
-    def stop(self, state: str) -> None:
+    def _reviewer(self, role: str) -> str:
+        """Return who reviews a role's results; where it names nobody, that is the role whose result is a verdict."""
+        review = self._roles.get(role, {}).get("review")
+        judges = (
+            name for name, of in self._roles.items() if "accepted" in (of.get("output") or {}).get("properties", {})
+        )
+        return review["by"] if review else next(judges, "")
+
+    def stop(self, state: str, at: float) -> None:
         """Say how what is still open ended, when no event will."""
         for node in self.root.walk():
             if node.state in ("running", "waiting"):
-                node.state, node.ended = state, self.now
+                node.state, node.ended = state, at
 
     def _run(self, event: RunStarted | RunEnded) -> None:
         if isinstance(event, RunStarted):
@@ -191,7 +198,7 @@ class Progress:
             self.root.role, self.root.state, self.root.started = event.root, "running", event.at
         else:
             self.result = event.result
-            self.stop("cancelled")
+            self.stop("cancelled", event.at)
             self.root.state, self.root.ended = event.result.status, event.at
             self.root.result = _result(event.result)
 
@@ -224,8 +231,8 @@ class Progress:
                 node.attempt, node.result = outcome.attempts, _result(outcome)
             case ReviewDone(round=number, accepted=accepted, feedback=feedback):
                 review = self.node(f"{node.path}/@review{number}")
-                verdict = "accepted" if accepted else "sent back"
-                review.state, review.ended, review.result = "done", event.at, f"{verdict}: {feedback}".rstrip(": ")
+                review.state, review.ended = "done" if accepted else "sent_back", event.at
+                review.result = feedback or ("accepted" if accepted else "without a word")
 
     def _model(self, event: ModelCalled | ModelReplied | ModelFailed | TextDelta | MessageAppended) -> None:
         if not event.key or (isinstance(event, MessageAppended) and event.message.role != "assistant"):
