@@ -351,6 +351,7 @@ def test_the_nearest_scenario_is_named_on_a_miss(ori: Any) -> None:
 def test_a_part_that_failed_makes_status_3(ori: Any) -> None:
     said = ori("run", "broken")
     assert said.status == 3
+    assert any(line.startswith("partial: ") for line in said.err.splitlines())
     assert "bad failed: there is no 'nowhere.txt'" in said.err
 
 

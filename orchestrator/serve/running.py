@@ -106,14 +106,9 @@ def _summary(result: RunResult, checks: Sequence[CheckResult]) -> Iterator[str]:
     """Say how a run went: what is not the answer itself."""
     from orchestrator.serve import terminal
 
-    why = (
-        f" ({result.failure.message})"
-        if result.failure
-        else f" ({result.stop_reason})"
-        if result.status != "done"
-        else ""
-    )
-    yield f"{result.status.replace('_', ' ')}{why}: {terminal.usage_text(result.usage)}"
+    yield f"{result.status.replace('_', ' ')}: {terminal.usage_text(result.usage)}"
+    if result.status != "done":
+        yield f"  {result.failure.message if result.failure else result.stop_reason}"
     yield from (f"  {_ended(outcome)}" for outcome in result.outcomes.values() if outcome.status != "done")
     if checks:
         failed = [check for check in checks if not check.passed]
