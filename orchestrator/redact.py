@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import re
 from base64 import b64encode, urlsafe_b64encode
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 from urllib.parse import quote, quote_plus
+
+import orjson
 
 REDACTED = "[redacted]"
 
@@ -41,6 +44,23 @@ class Redactor:
         if self._values:
             text = self._values.sub(REDACTED, text)
         return _SHAPES.sub(rf"\g<1>{REDACTED}", text)
+
+
+def redact_json(value: Any, redact: Callable[[str], str]) -> Any:
+    """Return a JSON value with the secrets taken out of its texts."""
+    written = orjson.dumps(value).decode()
+    return value if redact(written) == written else _redacted(value, redact)
+
+
+def _redacted(value: Any, redact: Callable[[str], str]) -> Any:
+    match value:
+        case str():
+            return redact(value)
+        case list():
+            return [_redacted(item, redact) for item in value]
+        case dict():
+            return {redact(name): _redacted(item, redact) for name, item in value.items()}
+    return value
 
 
 def _forms(secret: str) -> Iterator[str]:

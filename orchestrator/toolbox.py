@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,7 +14,9 @@ from orchestrator.context import RunContext, record_key
 from orchestrator.errors import LoopStopped, RunStopped, ToolError, nearest
 from orchestrator.events import ToolProgress, ToolReturned, ToolStarted
 from orchestrator.failure import Failure, FailureKind
+from orchestrator.fitting import quote
 from orchestrator.messages import Json, ToolCall, ToolSpec
+from orchestrator.redact import redact_json
 from orchestrator.tool import Tool, ToolContext, ToolResult, to_result
 from orchestrator.workspace import LoopWorkspace
 
@@ -46,8 +49,12 @@ class _Job:
     tool: Tool | None = None
     arguments: dict[str, Any] | None = None
     result: ToolResult | None = None
-    failure: Failure | None = None
+    kind: FailureKind = FailureKind.tool_error
+    """What a failed result is."""
     seconds: float = 0.0
+
+    def fail(self, text: str, kind: FailureKind = FailureKind.tool_error) -> None:
+        self.result, self.kind = ToolResult(f"Error: {text}", error=True), kind
 
 
 class Toolbox:
@@ -98,20 +105,21 @@ class Toolbox:
     def refuse(self, call: ToolCall, turn: int, number: int, why: str) -> Observation:
         """Answer a call that is not run."""
         job = _Job(call, record_key(self.path, turn, "tool", number))
-        _fail(job, why)
+        job.fail(why)
         return replace(self._observe(job), counted=False)
 
     def _bind(self, call: ToolCall, key: str) -> _Job:
         job = _Job(call, key)
         tool = self.tools.get(call.name)
         if tool is None:
-            _fail(job, f"there is no tool {call.name!r} here{nearest(call.name, self.tools)}")
+            name = quote(call.name, 100)
+            job.fail(f"there is no tool {name!r} here{nearest(name, self.tools)}")
             return job
         job.tool = tool
         try:
             job.arguments = bind(call.arguments, tool)
         except BindingError as error:
-            _fail(job, tool.misused(str(error)) if tool.misused else str(error))
+            job.fail(tool.misused(str(error)) if tool.misused else str(error))
         return job
 
     def _intend(self, job: _Job) -> None:
@@ -152,25 +160,31 @@ class Toolbox:
 
     async def _attempt(self, job: _Job, tool: Tool) -> bool:
         """Run the tool once; False when another attempt may go better."""
-        job.failure = None
         try:
             async with asyncio.timeout(tool.timeout) as limit:
                 job.result = to_result(await tool.invoke(job.arguments or {}, self._context_of(job)))
+            return True
         except (RunStopped, LoopStopped):
             raise
         except ToolError as error:
-            _fail(job, str(error))
-        except Exception as error:  # noqa: BLE001 - whatever a tool raises is something the model can react to
+            job.fail(str(error))
+            return True
+        except asyncio.CancelledError:
+            if (task := asyncio.current_task()) is None or task.cancelling():
+                raise
+            job.fail(f"{tool.name} failed: something that it waited for was cancelled")
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a tool raises, the model can react to it
             if isinstance(error, TimeoutError) and limit.expired():
-                late = f"{tool.name} did not finish within {tool.timeout:g} s and was stopped"
-                _fail(job, late, FailureKind.tool_timeout)
+                after = "it may still be running" if tool.blocking else "it was stopped"
+                late = f"{tool.name} did not finish within {tool.timeout:g} s; {after}"
+                job.fail(late, FailureKind.tool_timeout)
             else:
-                _fail(job, f"{tool.name} failed: {type(error).__name__}: {error}")
-            return False
-        return True
+                job.fail(f"{tool.name} failed: {_words(error)}")
+        return False
 
     def _context_of(self, job: _Job) -> ToolContext:
         def report(text: str) -> None:
+            text = self.context.redact(text)
             self.context.log.add(ToolProgress(path=self.path, key=job.key, name=job.call.name, text=text))
 
         return ToolContext(
@@ -194,8 +208,7 @@ class Toolbox:
             handle = self.context.workspace.store_output(job.key, whole)
             text = self._cut(whole, handle)
             cut = f"{self.cut_at} of {len(whole)} characters"
-        if result.error and job.failure is None:
-            job.failure = Failure(FailureKind.tool_error, text[:500])
+        failure = Failure(job.kind, whole.removeprefix("Error: ")[:500]) if result.error else None
         self.context.log.add(
             ToolReturned(
                 path=self.path,
@@ -207,18 +220,18 @@ class Toolbox:
                 characters=len(whole),
                 cut=cut,
                 handle=handle,
-                failure=job.failure,
+                failure=failure,
             )
         )
         return Observation(
             job.call,
             text,
             not result.error,
-            result.value,
+            whole if result.value == result.content else redact_json(result.value, self.context.redact),
             final=result.final and not result.error,
             counted=job.tool is None or job.tool.counted,
             effect=job.tool.effect if job.tool else "read",
-            failure=job.failure,
+            failure=failure,
         )
 
     def _cut(self, text: str, handle: str) -> str:
@@ -228,9 +241,12 @@ class Toolbox:
         return f"{text[:head]}\n{note}\n{text[-tail:]}"
 
 
-def _fail(job: _Job, text: str, kind: FailureKind = FailureKind.tool_error) -> None:
-    job.result = ToolResult(f"Error: {text}", error=True)
-    job.failure = Failure(kind, text[:500])
+def _words(error: BaseException) -> str:
+    """Say what was raised; a group by what is in it."""
+    if isinstance(error, BaseExceptionGroup):
+        return "; ".join(map(_words, error.exceptions))
+    said = traceback.TracebackException(type(error), error, None)  # also where its __str__ raises
+    return f"{type(error).__name__}: {said}"
 
 
 def _stretches(jobs: Sequence[_Job]) -> Iterator[list[_Job]]:
