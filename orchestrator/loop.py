@@ -11,10 +11,9 @@ from typing import Any, Literal
 
 import orjson
 
-from orchestrator.binding import BindingError, parse_object
 from orchestrator.context import RunContext, record_key
 from orchestrator.conversation import Conversation
-from orchestrator.errors import LoopStopped, ModelError, ReplayMiss, RunStopped
+from orchestrator.errors import LoopStopped, ModelError, ReplayMiss, RunStopped, ToolError
 from orchestrator.events import (
     MessageAppended,
     ModelCalled,
@@ -25,11 +24,11 @@ from orchestrator.events import (
 )
 from orchestrator.failure import RULES, Failure, FailureKind
 from orchestrator.limits import Deadline
-from orchestrator.messages import Delta, Json, Message, Reply, Request
+from orchestrator.messages import Delta, Json, Message, Reply, Request, ToolCall
 from orchestrator.models.replay import observed_hash
 from orchestrator.results import OutcomeStatus, StopReason
 from orchestrator.role import Role
-from orchestrator.schema import RESULT_TOOL, problems
+from orchestrator.schema import RESULT_TOOL, read_result
 from orchestrator.stuck import Seen, Stuck
 from orchestrator.toolbox import Observation, Toolbox
 
@@ -194,16 +193,29 @@ class AgentLoop:
         return self._answer(text)
 
     async def _call(self, reply: Reply) -> Ending | None:
-        allowed = reply.calls[:1] if self.role.parallel_tool_calls is False else reply.calls
-        observations = await self.toolbox.run(allowed, self.turn)
-        for number, call in enumerate(reply.calls[len(allowed) :], len(allowed)):
-            observations.append(self.toolbox.refuse(call, self.turn, number, "one call a turn; make this one again"))
+        self.parts.clear()
+        calls, why_not = self._runnable(reply)
+        observations = await self.toolbox.run(calls, self.turn)
+        rejected = next((o for o in observations if o.call.name == RESULT_TOOL and not o.ok), None)
+        for number, call in enumerate(reply.calls[len(calls) :], len(calls)):
+            observations.append(self.toolbox.refuse(call, self.turn, number, why_not))
         self._observe(observations)
         if final := next((o for o in observations if o.final), None):
-            return Ending("done", "answer", reply.content.strip() or orjson.dumps(final.value).decode(), final.value)
-        if all(o.ok for o in observations) and (answer := final_answer(reply.content)) is not None and not self.output:
+            answer = orjson.dumps(final.value).decode() if final.call.name == RESULT_TOOL else final.text
+            return Ending("done", "answer", answer, final.value)
+        if self.output is None and all(o.ok for o in observations) and (answer := final_answer(reply.content) or ""):
             return Ending("done", "answer", answer)
+        if self.output is not None and rejected and (ending := self._invalid(reply.content, rejected.text)):
+            return ending
         return await self._judge(observations)
+
+    def _runnable(self, reply: Reply) -> tuple[Sequence[ToolCall], str]:
+        """Return the calls of a reply that may run, the first ones, and why the others may not."""
+        if self.role.parallel_tool_calls is False and len(reply.calls) > 1:
+            return reply.calls[:1], "one call a turn; make this one again"
+        if reply.finish_reason == "length" and reply.calls[-1].arguments == "{}":  # where the arguments never came
+            return reply.calls[:-1], "the call was cut off at the length limit; send the whole call again"
+        return reply.calls, ""
 
     def _observe(self, observations: Sequence[Observation], first: int = 0) -> None:
         """Give every call its one tool message, and remember what the calls came to."""
@@ -243,6 +255,8 @@ class AgentLoop:
         if self.output is not None:
             return self._structured(text)
         answer = final_answer(text)
+        if answer == "":
+            return self._empty()
         if answer is None and self.role.final_marker == "required":
             return self._again("final_marker", text)
         if self._lacks_evidence():
@@ -278,18 +292,20 @@ class AgentLoop:
         """Take a structured result that came as text, or ask for it again."""
         assert self.output is not None
         try:
-            value = parse_object(text)
-            faults = problems(value, self.output)
-        except BindingError as error:
-            value, faults = {}, [str(error)]
-        if not faults:
-            return Ending("done", "answer", text.strip(), value)
+            return Ending("done", "answer", text.strip(), read_result(text, self.output))
+        except ToolError as error:
+            if ending := self._invalid(text, str(error)):
+                return ending
+            self._note(self.context.text("invalid_output", tool=RESULT_TOOL, faults=error))
+            return None
+
+    def _invalid(self, text: str, fault: str) -> Ending | None:
+        """Count a structured result that does not fit; None while it may be mended."""
         self.mends += 1
-        if self.mends > MENDS:
-            failure = Failure(FailureKind.bad_model_output, "no valid result: " + "; ".join(faults[:5]))
-            return Ending("failed", "invalid_output", text.strip(), failure=failure)
-        self._note(self.context.text("invalid_output", tool=RESULT_TOOL, faults="; ".join(faults[:5])))
-        return None
+        if self.mends <= MENDS:
+            return None
+        failure = Failure(FailureKind.bad_model_output, f"no valid result: {fault}")
+        return Ending("failed", "invalid_output", text.strip(), failure=failure)
 
     def _empty(self) -> Ending | None:
         if "empty_reply" in self.asked:
@@ -342,10 +358,9 @@ class AgentLoop:
         if self.output is None:
             return None
         try:
-            value = parse_object(text)
-        except BindingError:
+            return read_result(text, self.output)
+        except ToolError:
             return None
-        return None if problems(value, self.output) else value
 
     def _what_there_is(self, stop_reason: StopReason, failure: Failure) -> Ending:
         """End without another call: partial when something was found or done, else failed."""
@@ -363,6 +378,7 @@ class AgentLoop:
     def say(self, text: str) -> None:
         """Put a user message in; the next `run` goes on from it."""
         self.asked.clear()
+        self.parts.clear()
         self.add(Message("user", text))
 
     def give(self, data: str, introduced: str) -> None:

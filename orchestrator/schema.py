@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
+from orchestrator.binding import parse_object
 from orchestrator.errors import ToolError
 from orchestrator.messages import Json
 from orchestrator.tool import Tool, ToolContext, ToolResult
@@ -27,22 +30,51 @@ def result_tool(schema: Mapping[str, Json], description: str) -> Tool:
         schema: Of the result; one that is no object is wrapped as `{"result": …}` on the wire.
         description: What the model reads.
     """
-    wrapped = schema.get("type", "object") != "object"
-    parameters = {"type": "object", "properties": {"result": schema}, "required": ["result"]} if wrapped else schema
+    wrapped = not _is_object(schema)
 
     async def submit(arguments: dict[str, Any], context: ToolContext) -> ToolResult:
-        value = arguments.get("result") if wrapped else arguments
-        if faults := problems(value, schema):
-            raise ToolError("the result is not valid: " + "; ".join(faults[:10]))
-        return ToolResult("accepted", value=value, final=True)
+        return ToolResult("accepted", value=_checked(arguments["result"] if wrapped else arguments, schema), final=True)
 
     return Tool(
         name=RESULT_TOOL,
         description=description,
-        parameters=parameters,
+        parameters=_wrapped(schema) if wrapped else {**schema, "type": "object"},
         invoke=submit,
         validate=dict,
         effect="idempotent",
         timeout=None,
         counted=False,
     )
+
+
+def read_result(text: str, schema: Mapping[str, Json]) -> Json:
+    """Return a structured result that came as text: JSON, or the text itself where that is what was asked for.
+
+    Raises:
+        ToolError: It does not fit the schema; tells what is wrong.
+    """
+    if _is_object(schema):
+        return _checked(parse_object(text), schema)
+    value: Json = text.strip()
+    with suppress(ValueError):
+        value = json.loads(value)
+    if isinstance(value, dict) and value.keys() == {"result"}:
+        value = value["result"]
+    return _checked(value, schema)
+
+
+def _checked(value: Json, schema: Mapping[str, Json]) -> Json:
+    if faults := problems(value, schema):
+        raise ToolError("; ".join(faults[:10]))
+    return value
+
+
+def _is_object(schema: Mapping[str, Json]) -> bool:
+    return bool(schema.get("type") == "object" or ("type" not in schema and "properties" in schema))
+
+
+def _wrapped(schema: Mapping[str, Json]) -> dict[str, Json]:
+    """Return the schema of an object that holds the value as `result`; definitions stay at the root."""
+    inner = {key: part for key, part in schema.items() if key != "$defs"}
+    definitions = {"$defs": schema["$defs"]} if "$defs" in schema else {}
+    return {"type": "object", "properties": {"result": inner}, "required": ["result"], **definitions}
