@@ -18,7 +18,8 @@ from pydantic import BaseModel, ValidationError
 from orchestrator.catalog import Catalog
 from orchestrator.context import RunContext, Variables
 from orchestrator.delegate import NAME as DELEGATE
-from orchestrator.errors import ConfigError, OriError, RunStopped
+from orchestrator.delegate import Planner
+from orchestrator.errors import ConfigError, LoopStopped, OriError, RunStopped
 from orchestrator.events import Event, RunEnded, RunStarted, Warned
 from orchestrator.failure import Failure, FailureKind
 from orchestrator.journal import Journal
@@ -27,7 +28,7 @@ from orchestrator.limits import Budget, Deadline, Limits
 from orchestrator.loop import Ending
 from orchestrator.messages import Json
 from orchestrator.models import Model
-from orchestrator.plan import Subtask
+from orchestrator.plan import Delegate
 from orchestrator.profile import PROFILES, Profile
 from orchestrator.results import RunResult, RunStatus, StopReason
 from orchestrator.role import Role
@@ -52,7 +53,8 @@ class Order:
     base: Path = field(default_factory=Path.cwd)
     workspace: Path | None = None
     params: Mapping[str, Json] = field(default_factory=dict)
-    plan: Sequence[Subtask] = ()
+    plan: Delegate | None = None
+    """Runs first, without asking the planner to plan."""
     answer: str | None = None
     """Id of the plan's subtask whose answer is the run's."""
     output: type[BaseModel] | Mapping[str, Json] | None = None
@@ -239,6 +241,8 @@ class RunHandle:
             result = self._result(context, workers, await self._solve(context, workers))
         except RunStopped as stopped:
             result = self._failed(context, workers, "model_unavailable", stopped.failure)
+        except LoopStopped as stopped:
+            result = self._failed(context, workers, stopped.stop_reason, stopped.failure)
         except asyncio.CancelledError:
             if not self._stopping:
                 raise
@@ -280,18 +284,18 @@ class RunHandle:
         if planner is None:
             loop.say(context.text("worker_task", goal=order.goal, files="", expect="", constraints="", request=""))
             return await loop.run()
-        loop.say(self._brief(context))
+        loop.say(self._brief(context, planner))
         if order.plan:
-            table = await planner.run_template(order.plan, order.scenario)
+            table = await planner.run_ready(order.plan, order.scenario)
             answer = planner.plan.outcomes.get(order.answer or "")
             if answer and answer.status == "done":
                 return Ending("done", "answer", answer.answer, answer.value)
             loop.give(table, introduced=context.text("template_ran"))
         return await loop.run()
 
-    def _brief(self, context: RunContext) -> str:
+    def _brief(self, context: RunContext, planner: Planner) -> str:
         """Word the planner's first message: the goal, and what there is to work with."""
-        templates = context.catalog.templates()
+        templates = planner.templates.values()
         return context.text(
             "planner_task",
             goal=self.order.goal,

@@ -128,7 +128,7 @@ class Workers:
         """Word a planner's examples as messages: as prose in the prompt, small models print the call as text."""
         may = set(self._may_delegate(role))
         for number, example in enumerate(e for e in role.examples if e.roles <= may):
-            yield Message("user", example.goal)
+            yield Message("user", self.context.text("planner_task", goal=example.goal, date="", files="", templates=""))
             if example.plan:
                 call = ToolCall(f"example_{number}", DELEGATE, orjson.dumps({"subtasks": example.plan}).decode())
                 yield Message("assistant", calls=(call,))
