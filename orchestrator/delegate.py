@@ -12,13 +12,14 @@ from typing import Any
 import orjson
 
 from orchestrator.context import RunContext
-from orchestrator.errors import LoopStopped, RunStopped
+from orchestrator.errors import ConfigError, LoopStopped, nearest
 from orchestrator.events import PlanAdded, PlanProposed, PlanRejected, SubtaskEnded
 from orchestrator.failure import RULES, Failure, FailureKind
 from orchestrator.limits import Deadline
 from orchestrator.messages import Json
 from orchestrator.plan import Addition, Delegate, Plan, PlanFaults, Rules, Subtask
 from orchestrator.results import Outcome
+from orchestrator.scenario import Template
 from orchestrator.schedule import Ticket
 from orchestrator.schedule import run as run_plan
 from orchestrator.tool import Tool, ToolContext, ToolResult
@@ -67,6 +68,15 @@ class Planner:
         """Tools that a subtask may call without a model: those that one of the roles may call."""
         return {tool for name in self.roles for tool in self.context.role(name).tools} - {NAME}
 
+    @property
+    def templates(self) -> dict[str, Template]:
+        """Process templates that it may choose by name: those that need no other roles and tools than its own."""
+        return {
+            template.name: template
+            for template in self.context.catalog.templates()
+            if all(s.role in self.roles or s.tool in self.tools for s in template.subtasks)
+        }
+
     def tool(self) -> Tool:
         """Return `delegate` as this planner's loop may call it."""
         return Tool(
@@ -83,19 +93,18 @@ class Planner:
             misused=self._misused,
         )
 
-    async def run_template(self, subtasks: Sequence[Subtask], name: str | None) -> str:
-        """Run a ready-made plan and return the table of its outcomes.
+    async def run_ready(self, call: Delegate, scenario: str | None) -> str:
+        """Run a ready-made plan, of a person or of a scenario, and return the table of its outcomes.
 
         Raises:
-            RunStopped: The plan does not fit the run (an unknown role, a circle, …).
+            LoopStopped: The plan does not fit the run (an unknown role, a circle, …).
         """
-        call = Delegate(subtasks=tuple(subtasks))
         try:
-            addition = self.plan.check(subtasks, self._rules(self.context.catalog.tool_names))
+            addition = self.plan.check(self._subtasks(call), self._rules(self.context.catalog.tool_names))
         except PlanFaults as faults:
-            message = f"the plan of {name or 'the file'} is wrong: " + "; ".join(faults.faults)
-            raise RunStopped(Failure(FailureKind.bad_model_output, message)) from None
-        self._add(addition, call, name)
+            message = f"the plan of {scenario or 'the file'} is wrong: " + "; ".join(faults.faults)
+            raise LoopStopped("plan_invalid", Failure(FailureKind.bad_model_output, message)) from None
+        self._add(addition, call, call.template or scenario)
         await self._run()
         return self._table(addition.ids)
 
@@ -105,54 +114,59 @@ class Planner:
     async def _delegate(self, calls: Sequence[dict[str, Any]], context: ToolContext) -> list[ToolResult]:
         """Take neighbouring calls as one addition, run it, and give each call its own outcomes."""
         plans: list[Delegate] = [arguments["call"] for arguments in calls]
+        for plan in plans:
+            self.context.log.add(PlanProposed(path=self.path, plan=plan.model_dump(mode="json", exclude_defaults=True)))
         try:
             asked = [self._subtasks(plan) for plan in plans]
             addition = self.plan.check([s for subtasks in asked for s in subtasks], self._rules(self.tools))
         except PlanFaults as faults:
-            self.context.log.add(PlanProposed(path=self.path, plan=_merged(plans).model_dump(mode="json")))
             text = self._reject(faults.faults, faults.corrected)
             return [ToolResult(f"Error: {text}", error=True) for _ in calls]
-        self._add(addition, _merged(plans), next((p.template for p in plans if p.template), None))
+        joint = _joint(plans, addition.new)
+        notes = self._add(addition, joint, next((p.template for p in plans if p.template), None))
         if self.context.preview:
-            accepted = [s.model_dump(mode="json", exclude_defaults=True) for s in addition.new]
+            accepted = joint.model_dump(mode="json", exclude_defaults=True)
             return [ToolResult("the plan is accepted", accepted, final=True) for _ in calls]
         await self._run()
-        return [self._result([s.id for s in subtasks], addition.mended) for subtasks in asked]
+        return [self._result([s.id for s in subtasks], notes) for subtasks in asked]
 
     def _subtasks(self, call: Delegate) -> tuple[Subtask, ...]:
         if call.template is None:
             return call.subtasks
-        templates = {t.name: t for t in self.context.catalog.templates()}
+        templates = self.templates
         if call.template not in templates:
-            known = ", ".join(map(repr, templates)) or "none"
-            raise PlanFaults([f"there is no template {call.template!r}; there are: {known}"], call.subtasks)
-        template = templates[call.template]
-        if unknown := set(call.params) - set(template.params):
-            known = ", ".join(map(repr, template.params)) or "none"
-            raise PlanFaults([f"template {template.name!r} has no parameters {sorted(unknown)}; it has: {known}"])
-        return (*template.bind(call.params).subtasks, *call.subtasks)
+            fault = f"there is no template {call.template!r}{nearest(call.template, templates)}"
+            raise PlanFaults([fault], call.subtasks)
+        try:
+            bound = templates[call.template].bind(call.params)
+        except ConfigError as error:
+            raise PlanFaults([f"template {call.template!r}: {fault.message}" for fault in error.faults]) from None
+        return (*bound.subtasks, *call.subtasks)
 
     def _rules(self, tools: Collection[str]) -> Rules:
         files = {file.path for file in self.context.workspace.files()}
         return Rules(self.roles, tools, self.context.limits.max_subtasks, files)
 
-    def _add(self, addition: Addition, call: Delegate, template: str | None) -> None:
+    def _add(self, addition: Addition, call: Delegate, template: str | None) -> tuple[str, ...]:
+        """Take a checked plan in, and say what was changed in it."""
         constraints, notes = _quotes(call.constraints, self.context.goal)
         self.context.constraints = tuple(dict.fromkeys((*self.context.constraints, *constraints)))
         if call.formatted_goal and self.context.formatted_goal is None:
             self.context.formatted_goal = call.formatted_goal
         self.plan.add(addition)
+        mended = (*addition.mended, *notes)
         self.context.log.add(
             PlanAdded(
                 path=self.path,
                 subtasks=tuple(s.model_dump(mode="json") for s in addition.new),
                 reused=addition.reused,
                 replaced={s.replaces: s.id for s in addition.new if s.replaces},
-                mended=(*addition.mended, *notes),
+                mended=mended,
                 formatted_goal=call.formatted_goal.model_dump(mode="json") if call.formatted_goal else None,
                 template=template,
             )
         )
+        return mended
 
     async def _run(self) -> None:
         async def execute(subtask: Subtask, ticket: Ticket) -> Outcome:
@@ -221,7 +235,7 @@ class Planner:
             fields["tool"] = {"enum": sorted(self.tools), "description": fields["tool"]["description"]}
         else:
             del fields["tool"], fields["args"]
-        if not self.context.catalog.templates():
+        if not self.templates:
             del schema["properties"]["template"], schema["properties"]["params"]
             schema["required"] = ["subtasks"]
         if self.short:
@@ -256,9 +270,10 @@ def _advice(outcome: Outcome) -> str:
     return f"ended {outcome.status} ({outcome.stop_reason})" + (f"; {rule.advice}" if rule and rule.advice else "")
 
 
-def _merged(calls: Sequence[Delegate]) -> Delegate:
+def _joint(calls: Sequence[Delegate], subtasks: tuple[Subtask, ...]) -> Delegate:
+    """Return one plan with what several calls say besides the subtasks."""
     return Delegate(
-        subtasks=tuple(s for call in calls for s in call.subtasks),
+        subtasks=subtasks,
         constraints=tuple(c for call in calls for c in call.constraints),
         formatted_goal=next((c.formatted_goal for c in calls if c.formatted_goal), None),
     )

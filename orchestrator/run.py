@@ -174,13 +174,15 @@ class Orchestrator:
             session: Recorded with the run.
             user: Recorded with the run.
         """
+        if plan is not None and not isinstance(plan, Delegate):
+            plan = Delegate(subtasks=tuple(plan))
         order = Order(
             goal=goal,
             inputs=inputs,
             targets=targets,
             workspace=None if workspace is None else Path(workspace),
             params=params or {},
-            plan=plan.subtasks if isinstance(plan, Delegate) else plan or (),
+            plan=plan,
             output=output,
             limits=limits,
             roles=roles,
@@ -201,11 +203,10 @@ class Orchestrator:
 
     async def plan(self, goal: str, **options: Any) -> Preview:
         """Ask for a plan and stop at the first accepted one. Takes what `start` takes."""
-        order = replace(self.start(goal, **options).order, preview=True)
+        order = replace(self.start(goal, **options).order, preview=True, output=None)
         async with RunHandle(self._house, order) as handle:
             result = await handle.result()
-        accepted = isinstance(result.value, list)
-        return Preview(Delegate.model_validate({"subtasks": result.value}) if accepted else None, result)
+        return Preview(Delegate.model_validate(result.value) if result.value else None, result)
 
     def start_scenario(
         self,
@@ -243,7 +244,7 @@ class Orchestrator:
             targets=bound.targets,
             workspace=None if workspace is None else Path(workspace),
             params=bound.params,
-            plan=plan.subtasks if plan else bound.plan,
+            plan=plan or (Delegate(subtasks=bound.plan) if bound.plan else None),
             answer=None if plan else bound.answer,
             limits=bound.limits,
             roles=bound.roles,
