@@ -97,6 +97,14 @@ class Workspace:
         last = [changes[-1] for _, changes in sorted(self._changes.items()) if changes]
         return tuple(_artifact(change) for change in last if change.size is not None)
 
+    def changes(self) -> list[ArtifactStored]:
+        """Return every change of a file by the run so far, those of one file in their order."""
+        return [change for changes in self._changes.values() for change in changes]
+
+    def without_path(self, text: str) -> str:
+        """Return a text with this workspace's place on disk replaced: the same for every run."""
+        return text.replace(str(self.root), "/workspace")
+
     def for_loop(
         self, path: str, may_take: Callable[[str], bool], on_stored: Callable[[ArtifactStored], None]
     ) -> LoopWorkspace:
