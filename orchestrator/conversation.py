@@ -8,16 +8,21 @@ from hashlib import sha256
 import orjson
 
 from orchestrator.messages import Message, ToolCall
+from orchestrator.models.tokens import estimate_tokens
 
 
 class Conversation:
     """What one loop has said and seen so far. Only ever grows, so that a server's prefix cache keeps hitting."""
 
-    __slots__ = ("_hash", "_messages")
+    __slots__ = ("_hash", "_messages", "history_tokens", "system_tokens")
 
     def __init__(self, messages: Iterable[Message] = ()) -> None:
         self._messages: list[Message] = []
         self._hash = ""
+        self.system_tokens = 0
+        """Estimate of what the system prompt weighs."""
+        self.history_tokens = 0
+        """Estimate of what everything else weighs."""
         for message in messages:
             self.append(message)
 
@@ -37,6 +42,11 @@ class Conversation:
     def append(self, message: Message) -> None:
         """Add a message at the end."""
         self._messages.append(message)
+        weight = estimate_tokens(message.content) + sum(estimate_tokens(call.arguments) for call in message.calls)
+        if message.role == "system":
+            self.system_tokens += weight
+        else:
+            self.history_tokens += weight
         self._hash = sha256(self._hash.encode() + orjson.dumps(message)).hexdigest()
 
     def open_calls(self) -> tuple[ToolCall, ...]:

@@ -150,6 +150,12 @@ class ModelCalled(Event):
     """Of the conversation at that point."""
     tool_choice: str = "auto"
     turn: int = 0
+    system: int = 0
+    """Estimated tokens of the system prompt."""
+    history: int = 0
+    """Estimated tokens of the messages behind it."""
+    tools: int = 0
+    """Estimated tokens of the offered tools."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any, Literal
 
 import orjson
 
+from orchestrator.answer import final_answer
 from orchestrator.context import RunContext, record_key
 from orchestrator.conversation import Conversation
 from orchestrator.errors import LoopStopped, ModelError, ReplayMiss, RunStopped, ToolError
@@ -34,8 +34,6 @@ from orchestrator.toolbox import Observation, Toolbox
 
 MENDS = 2
 """How often a model may mend a structured result before the loop gives up."""
-
-_MARKER = re.compile(r"^[ \t]*(?:\*\*|__)?FINAL_ANSWER(?:\*\*|__)?[ \t]*[:：][ \t]*(?:\*\*|__)?", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +141,9 @@ class AgentLoop:
                 hash=self.conversation.hash,
                 tool_choice=tool_choice,
                 turn=self.turn,
+                system=self.conversation.system_tokens,
+                history=self.conversation.history_tokens,
+                tools=self.toolbox.tokens,
             )
         )
         try:
@@ -182,10 +183,11 @@ class AgentLoop:
         if reply.finish_reason == "content_filter":
             failure = Failure(FailureKind.content_filter, "the model's server withheld the answer (content filter)")
             return Ending("failed", "model_unavailable", failure=failure)
+        if not reply.calls and not reply.content.strip():
+            return self._empty()
+        self.asked.discard("empty_reply")
         if reply.calls:
             return await self._call(reply)
-        if not reply.content.strip():
-            return self._empty()
         if reply.finish_reason == "length":
             return self._cut(reply.content)
         text = "".join([*self.parts, reply.content])
@@ -309,7 +311,7 @@ class AgentLoop:
 
     def _empty(self) -> Ending | None:
         if "empty_reply" in self.asked:
-            failure = Failure(FailureKind.bad_model_output, "the model answered twice with neither text nor calls")
+            failure = Failure(FailureKind.bad_model_output, "two replies in a row had neither text nor calls")
             return self._what_there_is("empty_replies", failure)
         self.asked.add("empty_reply")
         self._note(self.context.text("empty_reply"))
@@ -379,6 +381,7 @@ class AgentLoop:
         """Put a user message in; the next `run` goes on from it."""
         self.asked.clear()
         self.parts.clear()
+        self.mends = 0
         self.add(Message("user", text))
 
     def give(self, data: str, introduced: str) -> None:
@@ -410,17 +413,3 @@ class AgentLoop:
 
     def _on_loop_clock(self, moment: float) -> float:
         return asyncio.get_running_loop().time() + (moment - time.monotonic())
-
-
-def final_answer(text: str) -> str | None:
-    """Return the answer that a `FINAL_ANSWER:` at a line's start marks, or None.
-
-    It is what follows the last marker, or what stands before it when nothing follows.
-    """
-    marks = list(_MARKER.finditer(text))
-    if not marks:
-        return None
-    after = text[marks[-1].end() :].strip()
-    if after.endswith("**") and after.count("**") % 2:
-        after = after[:-2].strip()
-    return after or text[: marks[-1].start()].strip()

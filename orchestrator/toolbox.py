@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import orjson
+
 from orchestrator.binding import BindingError, bind
 from orchestrator.context import RunContext, record_key
 from orchestrator.errors import LoopStopped, RunStopped, ToolError, nearest
@@ -16,6 +18,7 @@ from orchestrator.events import ToolProgress, ToolReturned, ToolStarted
 from orchestrator.failure import Failure, FailureKind
 from orchestrator.fitting import quote
 from orchestrator.messages import Json, ToolCall, ToolSpec
+from orchestrator.models.tokens import estimate_tokens
 from orchestrator.redact import redact_json
 from orchestrator.tool import Tool, ToolContext, ToolResult, to_result
 from orchestrator.workspace import LoopWorkspace
@@ -79,6 +82,8 @@ class Toolbox:
     ) -> None:
         self.context, self.path, self.tools, self.workspace = context, path, tools, workspace
         self.specs: tuple[ToolSpec, ...] = tuple(tool.spec() for tool in tools.values())
+        self.tokens = estimate_tokens(orjson.dumps(self.specs))
+        """Estimate of what the tools weigh in a prompt."""
         self.cut_at = min(CUT_AT, window // 2)
 
     async def run(self, calls: Sequence[ToolCall], turn: int, *, first: int = 0) -> list[Observation]:

@@ -132,6 +132,9 @@ def show(progress: Progress, width: int) -> Group:
     about = {"run": progress.run, "scenario": progress.scenario, "models": models, "workspace": progress.workspace}
     head = [Text(f"{name}: {value}", "dim", no_wrap=True) for name, value in about.items() if value]
     costs = [Text(f"{role}: {usage_text(usage)}") for role, usage in progress.by_role.items()]
+    if weight := progress.prompts.total():
+        parts = ", ".join(f"{part} {tokens / weight:.0%}" for part, tokens in progress.prompts.items())
+        costs.append(Text(f"prompts: {parts} (estimated)"))
     total = Text(f"total: {usage_text(progress.root.usage)}", "bold")
     return Group(*head, tree(progress, width, progress.now, detail=True), *costs, total)
 

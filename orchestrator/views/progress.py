@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -127,6 +128,8 @@ class Progress:
     models: dict[str, str] = field(default_factory=dict)
     root: Node = field(default_factory=lambda: Node("", ""))
     by_role: dict[str, Usage] = field(default_factory=dict)
+    prompts: Counter[str] = field(default_factory=Counter)
+    """Estimated tokens of all prompts: `system`, `history`, `tools`."""
     warnings: list[str] = field(default_factory=list)
     result: RunResult | None = None
     now: float = 0.0
@@ -240,6 +243,7 @@ class Progress:
         turn = self._turn(event)
         match event:
             case ModelCalled(model=model):
+                self.prompts.update(system=event.system, history=event.history, tools=event.tools)
                 turn.model, turn.text, turn.replied, turn.failed = model, "", None, None
             case TextDelta(text=text):
                 turn.text += text
