@@ -2,7 +2,7 @@ import json
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from orchestrator.models.quirks import ThinkFilter, salvage, split_think
@@ -82,6 +82,7 @@ def test_an_answer_stays_an_answer_and_a_cut_call_is_no_call(answer: str) -> Non
 
 
 @given(st.text())
+@example("\r\x80")
 def test_any_text_can_be_looked_at(text: str) -> None:
     assert salvage(f"read_file({text}", OFFERED) is not None
     assert salvage(f"delegate {text}", OFFERED) is not None

@@ -167,7 +167,7 @@ def _closing(text: str, start: int) -> int | None:
             if depth == 0:
                 row, column = token.end
                 return start + sum(map(len, lines[: row - 1])) + column
-    except (tokenize.TokenError, SyntaxError):
+    except (tokenize.TokenError, SyntaxError, UnicodeDecodeError):  # the last: Python 3.12+, on a lone "\r"
         pass
     return None
 
