@@ -190,16 +190,14 @@ class Plan:
             self.subtasks[subtask.id] = subtask
             if subtask.replaces is not None:
                 self.replaced[subtask.replaces] = subtask.id
-        for subtask in self.subtasks.values():
-            outcome = self.outcomes.get(subtask.id)
-            if (
-                outcome
-                and outcome.status == "skipped"
-                and subtask.id not in self.replaced
-                and not self.blocked(subtask)
-            ):
-                del self.outcomes[subtask.id]
-                self.started.discard(subtask.id)
+        while revived := [id for id in self.outcomes if self._skipped_in_vain(id)]:
+            for id in revived:
+                del self.outcomes[id]
+                self.started.discard(id)
+
+    def _skipped_in_vain(self, id: str) -> bool:
+        skipped = self.outcomes[id].status == "skipped" and id not in self.replaced
+        return skipped and not self.blocked(self.subtasks[id])
 
     def needs(self, subtask: Subtask) -> tuple[str, ...]:
         """Return the ids it waits for, with those that were replaced exchanged for what stands in for them."""
@@ -269,13 +267,7 @@ class _Check:
         reused, new = self._ids()
         known = set(self.plan.subtasks) | {s.id for s in new}
         new = [self._performer(self._replaces(s)) for s in new]
-        new = self._circles([self._after(s, new, known) for s in new])
-        most = self.rules.max_subtasks - len(self.plan.subtasks)
-        if len(new) > most:
-            self.faults.append(
-                f"{len(new)} new subtasks are too many: {max(most, 0)} of {self.rules.max_subtasks} left"
-            )
-            new = new[: max(most, 0)]
+        new = self._circles(self._possible([self._after(s, new, known) for s in new]))
         if self.faults:
             raise PlanFaults(self.faults, new)
         return Addition(tuple(new), tuple(reused), tuple(self.mended))
@@ -297,7 +289,8 @@ class _Check:
                     continue
                 free = self._free(subtask.id)
                 self.faults.append(f"the id {subtask.id!r} is used already; take a new one, such as {free!r}")
-                replaces = subtask.id if outcome and outcome.status != "done" else None
+                stands_in = self.plan.outcomes.get(self._current(subtask.id))
+                replaces = stands_in.id if stands_in and stands_in.status != "done" else subtask.replaces
                 subtask = subtask.model_copy(update={"id": free, "replaces": replaces})
             seen.add(subtask.id)
             new.append(subtask)
@@ -321,21 +314,22 @@ class _Check:
         return subtask
 
     def _replaces(self, subtask: Subtask) -> Subtask:
-        old = subtask.replaces
-        if old is None:
+        if subtask.replaces is None:
             return subtask
+        old = self._current(subtask.replaces)  # what was replaced before means what stands in for it now
         outcome = self.plan.outcomes.get(old)
-        if outcome is None or outcome.status == "done" or old in self.stands_in:
-            self.faults.append(f"{subtask.id!r} replaces {old!r}, which is no subtask that ended without success")
+        if outcome is None or outcome.status == "done":
+            named = subtask.replaces
+            self.faults.append(f"{subtask.id!r} replaces {named!r}, which is no subtask that ended without success")
             return subtask.model_copy(update={"replaces": None})
         self.stands_in[old] = subtask.id
-        return subtask
+        return subtask.model_copy(update={"replaces": old})
 
     def _after(self, subtask: Subtask, new: Sequence[Subtask], known: Collection[str]) -> Subtask:
         after: list[str] = []
         for need in subtask.after:
             if need in known and self._current(need) == subtask.id:
-                self.mended.append(f"{need!r} came after itself; dropped")
+                self.mended.append(f"{subtask.id!r} came after itself; dropped")
             elif need in known:
                 after.append(need)
             elif makers := [s.id for s in new if s.id != subtask.id and _names(s, need)]:
@@ -347,9 +341,20 @@ class _Check:
                 self.faults.append(f"{subtask.id!r} comes after the unknown id {need!r}{nearest(need, sorted(known))}")
         return subtask.model_copy(update={"after": tuple(dict.fromkeys(after))})
 
-    def _circles(self, new: list[Subtask]) -> list[Subtask]:
+    def _possible(self, new: Sequence[Subtask]) -> list[Subtask]:
+        """Leave out what nobody can do and what is too much, and all waiting for it."""
+        most = max(0, self.rules.max_subtasks - len(self.plan.subtasks))
+        if len(new) > most:
+            self.faults.append(f"{len(new)} new subtasks are too many: {most} of {self.rules.max_subtasks} left")
+        kept = [s for s in new if s.role in self.rules.roles or s.tool in self.rules.tools][:most]
+        self.stands_in = self.plan.replaced | {s.replaces: s.id for s in kept if s.replaces}
+        known = set(self.plan.subtasks) | {s.id for s in kept}
+        return [s.model_copy(update={"after": tuple(need for need in s.after if need in known)}) for s in kept]
+
+    def _circles(self, new: Sequence[Subtask]) -> list[Subtask]:
         """Report each circle by its ids, and break it at an edge of a new subtask."""
-        needs = {s.id: [self._current(need) for need in s.after] for s in (*self.plan.subtasks.values(), *new)}
+        subtasks = (*self.plan.subtasks.values(), *new)
+        needs = {s.id: list(dict.fromkeys(self._current(need) for need in s.after)) for s in subtasks}
         fresh = {s.id for s in new}
         dropped: dict[str, set[str]] = {}
         while circle := _circle(needs):
