@@ -101,7 +101,7 @@ def fault_of(guard: Guard, code: int, output: str) -> str | None:
     """Say why a run without the guard does not show what the guard is for, or None."""
     if code == 0:
         return "the test stays green without the guard"
-    reasons = re.findall(r"^FAILED \S+(?: - (.*))?$", output, re.MULTILINE)
+    reasons = re.findall(r"^FAILED .+?(?: - (.*))?$", output, re.MULTILINE)
     if code != 1 or not reasons or re.search(r"^ERROR ", output, re.MULTILINE):
         return f"the test did not run:\n{output[-2000:]}"
     if any(reason.startswith(BROKEN) for reason in reasons):
