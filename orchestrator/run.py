@@ -279,6 +279,7 @@ class Orchestrator:
         """
         given = self._given.get(key)
         if given is not None and not isinstance(given, ModelSettings):
+            self._models[key] = given  # closed with the others
             return given, PROFILES["standard"]
         settings = given or self.settings.model(key)
         if key not in self._models:
