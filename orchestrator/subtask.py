@@ -29,7 +29,7 @@ from orchestrator.schedule import Ticket
 from orchestrator.schema import RESULT_TOOL, result_tool
 from orchestrator.tool import Tool, to_result
 from orchestrator.toolbox import Toolbox
-from orchestrator.workspace import LoopWorkspace
+from orchestrator.workspace import LoopWorkspace, Undone
 
 MAX_DEPTH = 2
 """Planners below each other, the root included."""
@@ -53,16 +53,7 @@ class _Job:
     def needs(self) -> list[Outcome]:
         """The outcomes it comes after."""
         plan = self.planner.plan
-        return [plan.outcomes[need] for need in plan.needs(self.subtask) if need in plan.outcomes]
-
-
-@dataclass(frozen=True, slots=True)
-class _Attempt:
-    """How one attempt ended."""
-
-    ending: Ending
-    acted_once: bool = False
-    """A call that must not be repeated went through."""
+        return [plan.outcomes[need] for need in plan.needs(self.subtask)]
 
 
 class Workers:
@@ -72,6 +63,8 @@ class Workers:
         self.context = context
         self.planners: dict[str, Planner] = {}
         """By the path of the planner's loop."""
+        self.acted_once: set[str] = set()
+        """Paths of loops in which a call that must not be repeated went through."""
 
     def open(
         self,
@@ -178,11 +171,10 @@ class Workers:
     async def _tries(self, job: _Job) -> tuple[Ending, int]:
         """Try once, again where that may help, and the fallback where there is one."""
         subtask, on_failure, count = job.subtask, job.subtask.on_failure, 1
-        attempt = await self._try(job, subtask, count)
-        if attempt.ending.status == "failed" and (on_failure == "retry" or _may_go_better(attempt)):
+        ending = await self._try(job, subtask, count)
+        if ending.status == "failed" and (on_failure == "retry" or self._may_go_better(job, ending)):
             count += 1
-            attempt = await self._try(job, subtask, count)
-        ending = attempt.ending
+            ending = await self._try(job, subtask, count)
         if ending.status != "failed":
             return ending, count
         if isinstance(on_failure, Fallback):
@@ -190,14 +182,18 @@ class Workers:
                 return Ending("done", "answer", _as_text(on_failure.value), on_failure.value), count
             changes = {k: v for k in ("role", "goal") if (v := getattr(on_failure, k)) is not None}
             count += 1
-            ending = (await self._try(job, subtask.model_copy(update={**changes, "tool": None}), count)).ending
+            ending = await self._try(job, subtask.model_copy(update={**changes, "tool": None}), count)
         elif on_failure == "needs_review":
             ending = Ending("needs_review", "needs_person", ending.answer, ending.value, ending.failure)
         elif on_failure == "rollback":
             self._roll_back(job)
         return ending, count
 
-    async def _try(self, job: _Job, subtask: Subtask, count: int) -> _Attempt:
+    def _may_go_better(self, job: _Job, ending: Ending) -> bool:
+        again = ending.failure is not None and RULES[ending.failure.kind].again
+        return again and not any(within(path, job.path) for path in self.acted_once)
+
+    async def _try(self, job: _Job, subtask: Subtask, count: int) -> Ending:
         path = job.path if count == 1 else f"{job.path}~{count}"
         self.context.log.add(
             SubtaskStarted(
@@ -222,8 +218,7 @@ class Workers:
         )
         loop.say(self._task(subtask))
         self._give(loop, job.needs)
-        ending = await self._reviewed(job, subtask, loop, await loop.run())
-        return _Attempt(ending, loop.acted_once)
+        return await self._reviewed(job, subtask, loop)
 
     def _task(self, subtask: Subtask) -> str:
         """Word the first message of a worker: it sees nothing else of the run."""
@@ -246,26 +241,35 @@ class Workers:
 
     # a tool without a model
 
-    async def _call_tool(self, job: _Job, subtask: Subtask, path: str) -> _Attempt:
+    async def _call_tool(self, job: _Job, subtask: Subtask, path: str) -> Ending:
         name = subtask.tool or ""
         tool = self.context.tool(name)
-        arguments = fill_tree(dict(subtask.args), _Values(job, self.context))
-        left = [name for _, text in texts(arguments) for name in names(text)]
-        if left:
-            message = f"the arguments name {', '.join(f'${{{n}}}' for n in left)}, which the outcomes do not have"
-            return _Attempt(Ending("failed", "tool_failures", failure=Failure(FailureKind.tool_error, message)))
+        values = _Values(job, self.context)
+        if unknown := [n for _, text in texts(subtask.args) for n in names(text) if n not in values]:
+            message = f"the arguments name {', '.join(f'${{{n}}}' for n in unknown)}, which the outcomes do not have"
+            return Ending("failed", "tool_failures", failure=Failure(FailureKind.tool_error, message))
+        arguments = fill_tree(subtask.args, values)
         workspace = self._workspace(path, [job.path, *(need.path for need in job.needs)])
         toolbox = Toolbox(self.context, path, {name: tool}, workspace, window=job.planner.window)
         call = ToolCall("call", name, orjson.dumps(arguments).decode())
         [seen] = await toolbox.run([call], 1)
+        if tool.effect == "once":  # also when it failed: it may have got far enough
+            self.acted_once.add(path)
         if seen.ok:
-            return _Attempt(Ending("done", "answer", seen.text, seen.value), tool.effect == "once")
-        return _Attempt(Ending("failed", "tool_failures", seen.text, failure=seen.failure), tool.effect == "once")
+            return Ending("done", "answer", seen.text, seen.value)
+        return Ending("failed", "tool_failures", seen.text, failure=seen.failure)
 
     # review
 
-    async def _reviewed(self, job: _Job, subtask: Subtask, loop: AgentLoop, ending: Ending) -> Ending:
-        """Have a done result checked, and send it back while there are rounds left."""
+    async def _work(self, loop: AgentLoop) -> Ending:
+        ending = await loop.run()
+        if loop.acted_once:
+            self.acted_once.add(loop.path)
+        return ending
+
+    async def _reviewed(self, job: _Job, subtask: Subtask, loop: AgentLoop) -> Ending:
+        """Let a loop work, have a done result checked, and send it back while there are rounds left."""
+        ending = await self._work(loop)
         review = loop.role.review
         if review is None and subtask.review:
             by = find_reviewer(self.context.roles.values())
@@ -299,7 +303,7 @@ class Workers:
                 return ending
             if number < review.rounds:
                 loop.say(self.context.text("review_feedback", feedback=feedback))
-                ending = await loop.run()
+                ending = await self._work(loop)
         failure = Failure(FailureKind.needs_person, f"not accepted in {review.rounds} reviews: {feedback}")
         return Ending("needs_review", "rejected", ending.answer, ending.value, failure)
 
@@ -313,7 +317,7 @@ class Workers:
             goal=subtask.goal,
             output=verdict_schema(reviewer),
             parent=job.planner,
-            needs=[],
+            ticket=job.ticket,
         )
         task = self.context.text(
             "review_task",
@@ -353,16 +357,18 @@ class Workers:
         """Undo what a failed subtask changed in the workspace."""
         changes = [c for c in self.context.workspace.changes() if within(c.path, job.path)]
         undone = self.context.workspace.undo(changes)
-        self.context.log.add(Warned(path=job.path, text=f"rolled back: {undone}"))
+        self.context.log.add(Warned(path=job.path, text=f"rolled back: {_told(undone)}"))
 
 
 class _Values(Mapping[str, Json]):
     """What `${…}` in the arguments of a tool subtask can name."""
 
     def __init__(self, job: _Job, context: RunContext) -> None:
+        plan = job.planner.plan
+        outcomes = {id: plan.outcomes[plan.current(id)] for id in (*job.subtask.after, *plan.needs(job.subtask))}
         self.trees: dict[str, Any] = {
             "params": dict(context.params),
-            "outcomes": {o.id: {"answer": o.answer, "value": o.value} for o in job.needs},
+            "outcomes": {id: {"answer": o.answer, "value": o.value} for id, o in outcomes.items()},
         }
 
     def __getitem__(self, name: str) -> Json:
@@ -388,9 +394,9 @@ def within(path: str, root: str) -> bool:
     return path == root or path.startswith((f"{root}/", f"{root}~"))
 
 
-def _may_go_better(attempt: _Attempt) -> bool:
-    failure = attempt.ending.failure
-    return failure is not None and RULES[failure.kind].again and not attempt.acted_once
+def _told(undone: Undone) -> str:
+    parts = {"restored": undone.restored, "deleted": undone.deleted, "left alone": undone.left}
+    return "; ".join(f"{what} {', '.join(files)}" for what, files in parts.items() if files) or "nothing was changed"
 
 
 def _as_text(value: Json) -> str:
