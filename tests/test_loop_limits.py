@@ -117,6 +117,11 @@ class TestBudget:
 
 
 class TestTime:
+    @pytest.fixture(autouse=True)
+    async def _loaded(self) -> None:
+        """Load the libraries that load on first use: it takes longer than these loops have."""
+        await run([text("42")])
+
     async def test_a_loop_sums_up_before_its_time_is_up(self) -> None:
         @tool(effect="read")
         async def ponder() -> str:
