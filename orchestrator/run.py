@@ -99,7 +99,8 @@ class Orchestrator:
             journal = self.settings.journal if self.project else "memory"
         self.journal: Journal = open_journal(journal, self.home / "runs.db")
         self._entered = 0
-        redactor = Redactor([*self.settings.secrets(), *([api_key] if api_key else [])])
+        described = Settings(models={key: m for key, m in given.items() if isinstance(m, ModelSettings)})
+        redactor = Redactor([*self.settings.secrets(), *described.secrets()])
         self._house = House(
             catalog=self.catalog,
             journal=self.journal,
