@@ -38,12 +38,20 @@ class Failure:
 
     kind: FailureKind
     message: str
+    retry_after: float | None = None
+    """Seconds that the server asks to wait before the next request, if it does."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """What one kind of failure leads to."""
+    """What one kind of failure leads to: first at the endpoint, then above it."""
 
+    retry: bool = False
+    """The same request may go better in a moment."""
+    breaker: bool = False
+    """It says that the endpoint is ill: so many in a row, and nothing is sent to it for a while."""
+    fallback: bool = False
+    """Another model may answer instead."""
     ends: Ends
     """The largest thing that ends because of it."""
     again: bool = False
@@ -53,24 +61,28 @@ class Rule:
 
 
 _OUTAGE = "the model endpoint does not answer properly; nothing in the plan can change that"
+_ILL = Rule(retry=True, breaker=True, fallback=True, ends="run", advice=_OUTAGE)
+_REFUSED = Rule(fallback=True, ends="run", advice=_OUTAGE)
 RULES: dict[FailureKind, Rule] = {
-    FailureKind.rate_limited: Rule("run", advice=_OUTAGE),
-    FailureKind.overloaded: Rule("run", advice=_OUTAGE),
-    FailureKind.timeout: Rule("run", advice=_OUTAGE),
-    FailureKind.connection: Rule("run", advice=_OUTAGE),
-    FailureKind.not_json: Rule("run", advice=_OUTAGE),
-    FailureKind.truncated_stream: Rule("run", advice=_OUTAGE),
-    FailureKind.auth: Rule("run", advice=_OUTAGE),
-    FailureKind.quota: Rule("run", advice=_OUTAGE),
-    FailureKind.invalid_request: Rule("subtask", advice="give the subtask a shorter or simpler goal"),
-    FailureKind.context_overflow: Rule("subtask", advice="split the subtask into smaller ones"),
-    FailureKind.content_filter: Rule("subtask", advice="word the goal differently"),
-    FailureKind.bad_model_output: Rule("subtask", again=True, advice="word the goal more simply, or use another role"),
-    FailureKind.tool_error: Rule("subtask", again=True, advice="check the names in the goal, or use another role"),
-    FailureKind.tool_timeout: Rule("subtask", advice="ask for less in one step"),
-    FailureKind.budget: Rule("run", advice="finish with what there is"),
-    FailureKind.cancelled: Rule("subtask"),
-    FailureKind.needs_person: Rule("subtask", advice="a person has to look at it"),
-    FailureKind.bug: Rule("subtask", advice="use another role or another way"),
+    FailureKind.rate_limited: Rule(retry=True, fallback=True, ends="run", advice=_OUTAGE),
+    FailureKind.overloaded: _ILL,
+    FailureKind.timeout: _ILL,
+    FailureKind.connection: _ILL,
+    FailureKind.not_json: _REFUSED,
+    FailureKind.truncated_stream: _ILL,
+    FailureKind.auth: _REFUSED,
+    FailureKind.quota: _REFUSED,
+    FailureKind.invalid_request: Rule(ends="subtask", advice="give the subtask a shorter or simpler goal"),
+    FailureKind.context_overflow: Rule(ends="subtask", advice="split the subtask into smaller ones"),
+    FailureKind.content_filter: Rule(ends="subtask", advice="word the goal differently"),
+    FailureKind.bad_model_output: Rule(
+        retry=True, ends="subtask", again=True, advice="word the goal more simply, or use another role"
+    ),
+    FailureKind.tool_error: Rule(ends="subtask", again=True, advice="check the names in the goal, or use another role"),
+    FailureKind.tool_timeout: Rule(ends="subtask", advice="ask for less in one step"),
+    FailureKind.budget: Rule(ends="run", advice="finish with what there is"),
+    FailureKind.cancelled: Rule(ends="subtask"),
+    FailureKind.needs_person: Rule(ends="subtask", advice="a person has to look at it"),
+    FailureKind.bug: Rule(ends="subtask", advice="use another role or another way"),
 }
-"""One row per kind. Retries of the request itself, the breaker and fallback models belong to the endpoint."""
+"""One row per kind."""

@@ -1,4 +1,6 @@
 import json
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from typing import Any
 
 import pytest
@@ -78,9 +80,39 @@ def test_status_code_type_and_text_decide_together(status: int, error: Any, kind
     assert of(status, error) is kind
 
 
-def test_the_finer_wait_that_a_server_asks_for_is_told() -> None:
-    assert "40 ms" in classify(429, {"Retry-After-Ms": "40", "Retry-After": "60"}, "{}").message
-    assert "60 s" in classify(429, {"retry-after": "60"}, "{}").message
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"Retry-After": "60"}, 60.0),
+        ({"retry-after": " 1.5 "}, 1.5),
+        ({"Retry-After-Ms": "40", "Retry-After": "60"}, 0.04),
+        ({"retry-after-ms": "soon", "retry-after": "2"}, 2.0),
+        ({"retry-after": "Mon, 30 Nov 2026 12:00:07 GMT", "date": "Mon, 30 Nov 2026 12:00:00 GMT"}, 7.0),
+        ({"retry-after": "Mon, 30 Nov 2026 12:00:07 -0000", "date": "Mon, 30 Nov 2026 12:00:00 GMT"}, 7.0),
+        ({"retry-after": "Mon, 30 Nov 2026 12:00:00 GMT", "date": "Mon, 30 Nov 2026 12:00:07 GMT"}, 0.0),
+        ({"retry-after": "-5"}, 0.0),
+        ({"retry-after": "nan"}, None),
+        ({"retry-after": "later"}, None),
+        ({}, None),
+    ],
+)
+@pytest.mark.parametrize("body", ["{}", "<html>Service Unavailable</html>"])
+def test_the_wait_that_a_server_asks_for_is_read_in_every_form(
+    headers: dict[str, str], seconds: float | None, body: str
+) -> None:
+    failure = classify(503, headers, body)
+    assert failure.retry_after == seconds
+    assert ("asks to wait" in failure.message) is (seconds is not None)
+
+
+def test_a_date_counts_from_now_when_the_server_does_not_tell_its_own() -> None:
+    in_a_minute = format_datetime(datetime.now(UTC) + timedelta(minutes=1))
+    assert classify(503, {"retry-after": in_a_minute}, "{}").retry_after == pytest.approx(60, abs=5)
+
+
+@given(st.text())
+def test_any_wait_is_read_or_left_out(text: str) -> None:
+    assert (classify(503, {"retry-after": text}, "{}").retry_after or 0) >= 0
 
 
 def test_a_page_long_message_is_told_in_short() -> None:

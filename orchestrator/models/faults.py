@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from math import isfinite
 from typing import Any
 
 from orchestrator.failure import Failure, FailureKind
@@ -87,6 +90,15 @@ def classify(status: int, headers: Mapping[str, str], body: str) -> Failure:
         headers: Looked at for the wait that the server asks for.
         body: JSON of any shape, a web page, plain text, or a part of these.
     """
+    failure = _failure(status, body)
+    seconds = _asked_wait(headers)
+    if seconds is None:
+        return failure
+    said = f"{failure.message}; the server asks to wait {seconds:g} s"
+    return replace(failure, message=said, retry_after=seconds)
+
+
+def _failure(status: int, body: str) -> Failure:
     try:
         data = decode(body.encode("utf-8", "replace"))
     except ValueError:
@@ -98,7 +110,7 @@ def classify(status: int, headers: Mapping[str, str], body: str) -> Failure:
         error = _Error(_short(body), "", "", "")
     kind = _kind(status, error)
     said = error.message or error.raw or error.code or error.type or f"status {status}"
-    return Failure(kind, _worded(kind, status, f"{_short(said)}{_wait(headers)}"))
+    return Failure(kind, _worded(kind, status, _short(said)))
 
 
 def _kind(status: int, error: _Error) -> FailureKind:
@@ -166,9 +178,24 @@ def _short(text: str) -> str:
     return text if len(text) <= _QUOTE else text[:_QUOTE] + "…"
 
 
-def _wait(headers: Mapping[str, str]) -> str:
+def _asked_wait(headers: Mapping[str, str]) -> float | None:
+    """Read the seconds of `Retry-After-Ms`, which is finer and wins, or of `Retry-After`: a number, or a date."""
     lower = {name.lower(): value for name, value in headers.items()}
-    milliseconds, seconds = lower.get("retry-after-ms"), lower.get("retry-after")
-    if milliseconds:  # the finer one wins where both are there
-        return f"; the server asks to wait {milliseconds} ms"
-    return f"; the server asks to wait {seconds} s" if seconds else ""
+    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        try:
+            seconds = float(lower[name]) * unit
+        except (KeyError, ValueError):
+            continue
+        if isfinite(seconds):
+            return max(0.0, seconds)
+    until = _date(lower.get("retry-after", ""))
+    now = _date(lower.get("date", "")) or datetime.now(UTC)  # the server's own clock, where it tells it
+    return max(0.0, (until - now).total_seconds()) if until else None
+
+
+def _date(text: str) -> datetime | None:
+    try:
+        date = parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    return date if date.tzinfo else date.replace(tzinfo=UTC)

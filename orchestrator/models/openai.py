@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import aclosing
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, cast
 from weakref import WeakKeyDictionary
@@ -215,7 +216,7 @@ class OpenAIModel:
         for secret in (self._key, *secrets):
             if len(secret) >= 8:  # shorter ones are placeholders, and words of the message
                 message = message.replace(secret, "[secret]")
-        return Failure(failure.kind, message)
+        return replace(failure, message=message)
 
 
 @cache
