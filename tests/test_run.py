@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator import Orchestrator, Role, tool
-from orchestrator.testing import ScriptedServer, call, route, text
+from orchestrator.testing import Answer, ScriptedServer, call, route, text
 
 READER = Role(name="reader", description="Reads.", prompt="You are a reader.", tools=("look",))
 WRITER = Role(name="writer", description="Writes.", prompt="You are a writer.", tools=())
@@ -15,10 +15,8 @@ async def look(name: str) -> str:
     return f"{name} is 42"
 
 
-def orchestrator(server: ScriptedServer, **options: object) -> Orchestrator:
-    return Orchestrator(
-        model="m", base_url=server.base_url, api_key="k", roles=[READER, WRITER], tools=[look], **options
-    )  # type: ignore[arg-type]
+def orchestrator(server: ScriptedServer) -> Orchestrator:
+    return Orchestrator(model="m", base_url=server.base_url, api_key="k", roles=[READER, WRITER], tools=[look])
 
 
 async def test_a_trivial_goal_is_answered_in_one_call_without_a_plan() -> None:
@@ -36,7 +34,7 @@ async def test_a_goal_becomes_a_plan_workers_run_it_in_parallel_and_the_answer_c
             {"id": "c", "role": "writer", "goal": "put together", "after": ["a", "b"]},
         ]
     }
-    replies = {
+    replies: dict[str | tuple[str, ...], list[Answer]] = {
         "You are Ori": [call("delegate", plan), text("Both are 42.")],
         "find a": [call("look", {"name": "a"}), text("a = 42")],
         "find b": [call("look", {"name": "b"}), text("b = 42")],
