@@ -144,16 +144,17 @@ class _Query:
         tables = [file for file in files if file.suffix.lower() in TABLES]
         if any(node.get("show_type") == "SHOW_SPECIAL" for node in _nodes(tree)):
             return Rows(("table", "file"), [(file.stem, str(file)) for file in tables])
-        for name in _named_tables(tree):
-            self._load(connection, name, tables)
+        for schema, name in _named_tables(tree):
+            self._load(connection, schema, name, tables)
         result = connection.execute(self._sql)
         columns, rows = unique(column[0] for column in result.description), result.fetchmany(MAX_ROWS + 1)
         if len(rows) > MAX_ROWS:
             raise ToolError(f"the result has more than {MAX_ROWS} rows; aggregate, or add a LIMIT")
         return Rows(columns, rows if _is_ordered(tree) else sorted(rows, key=_sort_key))
 
-    def _load(self, connection: Any, name: str, tables: Sequence[PurePosixPath]) -> None:
-        file, sheet = _find(self._root, name, tables)
+    def _load(self, connection: Any, schema: str, name: str, tables: Sequence[PurePosixPath]) -> None:
+        """Load the file of a table; SQL reads an unquoted `sales.csv` as the table `csv` of a schema `sales`."""
+        file, sheet = _find(self._root, f"{schema}.{name}" if schema else name, tables)
         cells = read_sheet(self._root / file, str(file), sheet)
         places = [f"c{i}" for i in range(len(cells.header))]
         connection.execute(f"CREATE TABLE {_CELLS} ({', '.join(f'{place} VARCHAR' for place in places)})")
@@ -166,7 +167,10 @@ class _Query:
             f"{_typed(connection, place, cells.grouped)} AS {_quoted(column)}"
             for place, column in zip(places, cells.header, strict=True)
         ]
-        connection.execute(f"CREATE TABLE {_quoted(name)} AS SELECT {', '.join(typed)} FROM {_CELLS}")
+        if schema:
+            connection.execute(f"CREATE SCHEMA IF NOT EXISTS {_quoted(schema)}")
+        table = f"{_quoted(schema or 'main')}.{_quoted(name)}"
+        connection.execute(f"CREATE TABLE {table} AS SELECT {', '.join(typed)} FROM {_CELLS}")
         connection.execute(f"DROP TABLE {_CELLS}")
 
 
@@ -257,18 +261,16 @@ def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
         yield from _nodes(child)
 
 
-def _named_tables(tree: dict[str, Any]) -> list[str]:
-    """Return the tables that a query names, each once, those that it defines itself left out."""
-    names: dict[str, str] = {}
+def _named_tables(tree: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return schema and name of each table that a query names, once, those that it defines itself left out."""
+    names: dict[tuple[str, str], tuple[str, str]] = {}
     defined = {entry["key"].casefold() for node in _nodes(tree) for entry in node.get("cte_map", {}).get("map", ())}
     for node in _nodes(tree):
-        if node.get("type") != "BASE_TABLE" or node.get("schema_name") == "information_schema":
-            continue
-        schema, name = node.get("schema_name", ""), node["table_name"]
-        if schema not in ("", "main"):
-            raise ToolError(f'there is no table {schema}.{name}; put the name of a file in quotes: "{schema}.{name}"')
-        names.setdefault(name.casefold(), name)
-    return [name for key, name in names.items() if key not in defined]
+        schema = node.get("schema_name", "")
+        if node.get("type") == "BASE_TABLE" and schema != "information_schema":
+            table = ("" if schema == "main" else schema, node["table_name"])
+            names.setdefault((table[0].casefold(), table[1].casefold()), table)
+    return [table for (schema, name), table in names.items() if schema or name not in defined]
 
 
 def _is_ordered(tree: dict[str, Any]) -> bool:

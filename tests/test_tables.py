@@ -190,8 +190,13 @@ class TestNames:
     def test_an_unknown_table_is_told_with_the_nearest(self, root: Path) -> None:
         with pytest.raises(ToolError, match=r"no table 'sale'; did you mean 'sales'\?"):
             query(root, "SELECT * FROM (SELECT 1) JOIN sale USING (x)")
-        with pytest.raises(ToolError, match=r'put the name of a file in quotes: "sales\.csv"'):
-            query(root, "SELECT * FROM sales.csv")
+        with pytest.raises(ToolError, match=r"no table 'sale\.csv'; did you mean 'sales'\?"):
+            query(root, "SELECT * FROM sale.csv")
+
+    def test_a_file_name_without_quotes_is_its_table(self, tmp_path: Path) -> None:
+        put(tmp_path, "stock.csv", "qty\n3\n2\n")
+        assert query(tmp_path, "SELECT sum(qty) FROM stock.csv").rows == [(5,)]
+        assert query(tmp_path, "SELECT sum(s.qty) FROM Stock.CSV AS s").rows == [(5,)]
 
     def test_an_unknown_column_is_told_with_what_there_is(self, root: Path) -> None:
         with pytest.raises(ToolError, match=r"(?s)\"y\" not found.*table my_items_2026: x BIGINT"):
