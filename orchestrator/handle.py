@@ -114,7 +114,8 @@ class RunHandle:
         self._log = RunLog(self.run_id, house.journal)
         self._stack = AsyncExitStack()
         self._task: asyncio.Task[RunResult | OriError] | None = None
-        self._stopping = False
+        self._ending = False
+        """It is being cancelled, or its end is being recorded: nothing is left to cancel."""
 
     @property
     def workspace(self) -> Path:
@@ -125,17 +126,19 @@ class RunHandle:
         """Check the order and start.
 
         Raises:
-            ConfigError: The run cannot start: an empty goal, a missing input, a wrong role, no model.
+            ConfigError: The run cannot start: an empty goal, a missing input, a wrong role or template, no model.
         """
         try:
             await self._stack.enter_async_context(self._house.open())
             await self._stack.enter_async_context(self._house.journal.own(self.run_id))
             context = self._context()
             self._events = self._log.subscribe(passing=self.passing)
+            self._log.add(self._started(context))
             group = await self._stack.enter_async_context(asyncio.TaskGroup())
             self._task = group.create_task(self._run(context), name=self.run_id)
+            await asyncio.sleep(0)  # let it begin: a task that is cancelled before its first step can record nothing
         except BaseException:
-            await self._stack.aclose()
+            await self.__aexit__()
             raise
         return self
 
@@ -145,26 +148,37 @@ class RunHandle:
         await self._stack.aclose()
 
     def __aiter__(self) -> AsyncIterator[Event]:
+        self._begun()
         return self._events
+
+    def _begun(self) -> asyncio.Task[RunResult | OriError]:
+        if self._task is None:
+            raise ConfigError("the run has not begun; enter its handle first, with `async with`")
+        return self._task
 
     async def result(self) -> RunResult:
         """Wait for the end and return the result.
 
         Raises:
             JournalError: The log could not be written.
+            RunStopped: The handle was left before the run ended.
         """
-        assert self._task is not None, "enter the handle with `async with` first"
-        await asyncio.wait([self._task])
-        result = self._task.result()
+        task = self._begun()
+        await asyncio.wait([task])
+        if task.cancelled():
+            failure = Failure(FailureKind.cancelled, "the run was left before it ended, so it has no result")
+            raise RunStopped(failure)
+        result = task.result()
         if isinstance(result, OriError):
             raise result
         return result
 
     async def cancel(self) -> RunResult:
         """Stop everything the run does, and return the result; finished work is kept."""
-        assert self._task is not None, "enter the handle with `async with` first"
-        self._stopping = True
-        self._task.cancel()
+        task = self._begun()
+        if not self._ending:
+            self._ending = True
+            task.cancel()
         return await self.result()
 
     # the run
@@ -200,7 +214,8 @@ class RunHandle:
             params=order.params,
             preview=order.preview,
         )
-        context.models(roles[order.root].model)  # a missing model is told before anything runs
+        if DELEGATE in roles[order.root].tools:
+            house.catalog.templates()  # what is wrong with one is told before anything runs
         return context
 
     def _delegable(self) -> Sequence[str]:
@@ -223,28 +238,27 @@ class RunHandle:
         return self._house.model(self.order.models.get(key, key))
 
     async def _run(self, context: RunContext) -> RunResult | OriError:
-        """Record the start, solve, record the end. A run that is cancelled from outside leaves no end: it can go on.
+        """Solve, and record the end. A run that is cancelled from outside leaves no end: it can go on.
 
         What stops the record itself is returned, not raised: a task that raises would cancel whoever waits for it.
         """
         try:
-            return self._typed(await self._recorded(context))
+            return await self._recorded(context)
         except OriError as error:
             return error
         finally:
             self._log.close()
 
     async def _recorded(self, context: RunContext) -> RunResult:
-        self._log.add(self._started(context))
         workers = Workers(context)
         try:
-            result = self._result(context, workers, await self._solve(context, workers))
+            result = self._typed(self._result(context, workers, await self._solve(context, workers)))
         except RunStopped as stopped:
             result = self._failed(context, workers, "model_unavailable", stopped.failure)
         except LoopStopped as stopped:
             result = self._failed(context, workers, stopped.stop_reason, stopped.failure)
         except asyncio.CancelledError:
-            if not self._stopping:
+            if not self._ending:
                 raise
             failure = Failure(FailureKind.cancelled, "the run was cancelled")
             result = self._failed(context, workers, "cancelled", failure)
@@ -254,6 +268,7 @@ class RunHandle:
             self._log.add(Warned(text=context.redact(traceback.format_exc())))
             failure = Failure(FailureKind.bug, f"{type(error).__name__}: {error}")
             result = self._failed(context, workers, "bug", failure)
+        self._ending = True
         self._log.add(RunEnded(result=result))
         await self._log.commit()
         return result
