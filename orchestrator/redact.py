@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 from urllib.parse import quote, quote_plus
 
-import orjson
-
 REDACTED = "[redacted]"
 
 _SHORTEST = 6
@@ -48,7 +46,7 @@ class Redactor:
 
 def redact_json(value: Any, redact: Callable[[str], str]) -> Any:
     """Return a JSON value with the secrets taken out of its texts."""
-    written = orjson.dumps(value).decode()
+    written = json.dumps(value, ensure_ascii=False)
     return value if redact(written) == written else _redacted(value, redact)
 
 

@@ -254,7 +254,8 @@ def to_result(value: object) -> ToolResult:
     that something went wrong makes it a failed call.
     """
     if isinstance(value, ToolResult):
-        return replace(value, content=well_formed(value.content) if value.content.strip() else _EMPTY_TEXT)
+        text = well_formed(value.content) if value.content.strip() else _EMPTY_TEXT
+        return replace(value, content=text, value=None if value.value is None else _encode(value.value)[1])
     text, form = _encode(value)
     if form is None:
         text = "Done; there is no result."

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+import asyncio
+from itertools import cycle, pairwise
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from pydantic import BaseModel, RootModel
 
@@ -68,6 +72,45 @@ class TestTextAndCalls:
             kept = after["messages"][: len(before["messages"])]
             assert kept[:-1] == before["messages"][:-1]
             assert kept[-1]["content"].startswith(before["messages"][-1]["content"])
+
+
+REPLIES = [
+    text("I think it is 42."),
+    text("FINAL_ANSWER:"),
+    text("The answer is fo", finish_reason="length"),
+    empty(),
+    call("look", {}),
+    call("look", {}, id="same") + call("look", '{"name": "a', id="same"),
+    call("look", "", finish_reason="length"),
+    text("看一下") + call("lok", "[1]"),
+    call("submit_result", {"region": "华东"}),
+]
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    script=st.lists(st.sampled_from(REPLIES), min_size=1, max_size=5),
+    role=st.fixed_dictionaries(
+        {},
+        optional={
+            "parallel_tool_calls": st.just(False),
+            "final_marker": st.just("required"),
+            "must_use_tools": st.just(True),
+            "output": st.just(TOTAL),
+        },
+    ),
+    profile=st.sampled_from(["standard", "small"]),
+)
+def test_whatever_a_model_says_for_ever_the_loop_ends_and_each_call_has_one_answer(
+    script: list[Answer], role: dict[str, Any], profile: str
+) -> None:
+    """R22, R23: and no request would be refused."""
+    said = cycle(script)
+    limited = {**role, "limits": {"max_turns": 6}}
+    ran = asyncio.run(run(lambda request: next(said), look, role=limited, model={"profile": profile}))
+    assert len(ran.requests) <= 7
+    assert ran.result.stop_reason != "bug"
+    assert {len(answers) for _, answers in ran.answers()} <= {1}
 
 
 class TestFinalAnswer:

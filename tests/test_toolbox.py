@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import threading
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -193,13 +194,14 @@ class TestWhatMayBeCalled:
     )
     async def test_arguments_that_are_no_object_cost_the_next_prompt_little(self, arguments: str) -> None:
         """B20: they crash the dispatch, or a megabyte of them is echoed into the next prompt."""
-        ran = await run([call("look", arguments), DONE], look)
+        usage = {"prompt_tokens": 1, "completion_tokens": 1}  # so that this is not about the budget
+        ran = await run([call("look", arguments, usage=usage), DONE], look)
         assert ran.result.status == "done"
         assert ran.of(ToolStarted) == []
         assert len(json.dumps(ran.requests[1])) < len(json.dumps(ran.requests[0])) + 1_500
 
     async def test_a_megabyte_of_a_name_costs_it_little_too(self) -> None:
-        ran = await run([call("look" * 250_000, {}), DONE], look)
+        ran = await run([call("look" * 250_000, {}, usage={"prompt_tokens": 1}), DONE], look)
         assert len(json.dumps(ran.requests[1])) < len(json.dumps(ran.requests[0])) + 1_500
 
 
@@ -400,6 +402,18 @@ class TestOddResults:
         for words in ("builtins.object", "[1,2]", "1 bytes that are not text", "_thread.lock"):
             assert words in ran.observations[0]
 
+    @pytest.mark.parametrize(
+        ("value", "form"), [(2**70, 2**70), (date(2026, 1, 2), "2026-01-02"), ({1: {2}}, {"1": [2]})]
+    )
+    async def test_the_value_of_a_result_is_json(self, value: object, form: object) -> None:
+        @tool
+        async def last() -> ToolResult:
+            """End it. Use it last. Returns nothing."""
+            return ToolResult("ended", value=value, final=True)
+
+        ran = await run([call("last", {})], last)
+        assert (ran.result.status, ran.result.value) == ("done", form)
+
 
 class TestSecrets:
     @pytest.mark.parametrize("key", [API_KEY, "no-shape-that-is-known"])
@@ -457,14 +471,14 @@ class TestToolContext:
         @tool(effect="read")
         async def walk(ctx: ToolContext) -> None:
             """Walk. Use it once. Returns nothing."""
-            await ctx.progress("half way")
+            await ctx.progress(f"half way, with {API_KEY}")
 
         plan = {"subtasks": [{"id": "go", "role": "agent", "goal": "walk", "after": []}]}
         script = route({"You are Ori": [call("delegate", plan), DONE], "You are an agent": [call("walk", {}), DONE]})
         async with ScriptedServer(script) as server:
             orchestrated = orchestrator(server, [walk])
             async with orchestrated.stream("walk") as handle:
-                told = [event async for event in handle if isinstance(event, ToolProgress)]
+                told = [e async for e in handle if isinstance(e, ToolProgress) and e.name == "walk"]
             kept = await orchestrated.journal.events(handle.run_id)
-        assert [(event.path, event.name, event.text) for event in told] == [("ori/go", "walk", "half way")]
+        assert [(event.path, event.text) for event in told] == [("ori/go", "half way, with [redacted]")]
         assert not any(isinstance(event, ToolProgress) for event in kept)
