@@ -12,10 +12,10 @@ import time
 
 ROUNDS = 15
 BASE = "import asyncio, pydantic"
-BOUNDS = {
+BOUNDS: dict[str, float | None] = {
     "import orchestrator": 1.5,
-    "from orchestrator import Orchestrator": 1.5,
     "ori --help": 2.5,
+    "from orchestrator import Orchestrator": None,  # what a program that runs something pays
 }
 HELP = "import sys; from orchestrator.serve.cli import main; sys.argv = ['ori', '--help']; sys.exit(main())"
 HEAVY = {"openai", "structlog", "tenacity", "docker", "playwright", "tavily", "duckdb", "mcp", "opentelemetry"}
@@ -48,8 +48,9 @@ def main() -> int:
     over = False
     for name, bound in BOUNDS.items():
         ratio, loaded = median[name] / median[BASE], heavy_modules(commands[name])
-        over = over or ratio > bound or bool(loaded)
-        print(f"{name:40}{median[name] * 1000:7.0f} ms{ratio:8.2f}{bound:8.2f}  {', '.join(sorted(loaded)) or 'none'}")
+        over = over or bool(loaded) or (bound is not None and ratio > bound)
+        shown = f"{median[name] * 1000:7.0f} ms{ratio:8.2f}{bound or '':>8}"
+        print(f"{name:40}{shown}  {', '.join(sorted(loaded)) or 'none'}")
     return int(over)
 
 
