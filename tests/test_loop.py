@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from itertools import cycle, pairwise
 from typing import Any
 
@@ -326,8 +327,8 @@ class TestStructuredResults:
         assert ran.result.value == value
         [offered] = ran.requests[0]["tools"]
         assert offered["function"]["parameters"]["properties"] == {"result": schema}
-        as_text = value if isinstance(value, str) else f"{value}"
-        assert (await run([text(as_text)], role={"output": schema})).result.value == value
+        for said in (str(value), json.dumps({"result": value})):
+            assert (await run([text(said)], role={"output": schema})).result.value == value
 
     async def test_definitions_of_a_wrapped_schema_can_still_be_found(self) -> None:
         rows = [{"region": "华东", "amount": 42}]
