@@ -4,6 +4,7 @@
     ├── ConfigError      the user: a file, a setting or an argument is wrong (exit status 2)
     ├── ToolError        the model: its call went wrong; the text is what it reads
     ├── ModelError       the endpoint: a model call failed; carries a `Failure`
+    │   ├── BreakerOpen  the engine: the endpoint is left alone for a while, and nothing was sent to it
     │   └── ReplayMiss   the person who recorded: the recording has no right answer for this call
     ├── LoopStopped      the engine: the loop that made this call ends now; carries a `Failure`
     ├── RunStopped       the engine: the whole run ends now; carries a `Failure`
@@ -72,6 +73,10 @@ class ModelError(OriError):
     def __init__(self, failure: Failure) -> None:
         self.failure = failure
         super().__init__(failure.message)
+
+
+class BreakerOpen(ModelError):
+    """Too many requests to an endpoint failed in a row: none is sent to it for a while."""
 
 
 class ReplayMiss(ModelError):

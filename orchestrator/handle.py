@@ -8,7 +8,7 @@ import secrets
 import time
 import traceback
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -20,6 +20,7 @@ from orchestrator.context import RunContext, Variables
 from orchestrator.delegate import NAME as DELEGATE
 from orchestrator.delegate import Planner
 from orchestrator.errors import ConfigError, LoopStopped, OriError, RunStopped
+from orchestrator.eventloops import PerLoop
 from orchestrator.events import Event, RunEnded, RunStarted, Warned
 from orchestrator.failure import Failure, FailureKind
 from orchestrator.journal import Journal
@@ -28,6 +29,8 @@ from orchestrator.limits import Budget, Deadline, Limits
 from orchestrator.loop import Ending
 from orchestrator.messages import Json
 from orchestrator.models import Model
+from orchestrator.models.endpoint import Endpoint
+from orchestrator.models.route import Route
 from orchestrator.plan import Delegate
 from orchestrator.profile import PROFILES, Profile
 from orchestrator.results import RunResult, RunStatus, StopReason
@@ -89,6 +92,8 @@ class House:
     redact: Callable[[str], str]
     threads: ThreadPool
     home: Path
+    turns: PerLoop[asyncio.Semaphore] | None = None
+    """Hold one to work; None: any number of runs may."""
     limits: Limits | None = None
     roles: tuple[str, ...] = ()
     """The only roles that planners may use; empty: all."""
@@ -113,6 +118,7 @@ class RunHandle:
         """Whether its events will include passing ones; may be set until it is entered."""
         self._log = RunLog(self.run_id, house.journal)
         self._stack = AsyncExitStack()
+        self._models: dict[str, tuple[Model, Profile]] = {}
         self._task: asyncio.Task[RunResult | OriError] | None = None
         self._ending = False
         """It is being cancelled, or its end is being recorded: nothing is left to cancel."""
@@ -235,7 +241,11 @@ class RunHandle:
     def _model(self, key: str) -> tuple[Model, Profile]:
         if self.order.model is not None:
             return self.order.model, PROFILES["standard"]
-        return self._house.model(self.order.models.get(key, key))
+        key = self.order.models.get(key, key)
+        if key not in self._models:
+            model, profile = self._house.model(key)
+            self._models[key] = Route(model, self._log.add) if isinstance(model, Endpoint) else model, profile
+        return self._models[key]
 
     async def _run(self, context: RunContext) -> RunResult | OriError:
         """Solve, and record the end. A run that is cancelled from outside leaves no end: it can go on.
@@ -252,7 +262,9 @@ class RunHandle:
     async def _recorded(self, context: RunContext) -> RunResult:
         workers = Workers(context)
         try:
-            result = self._typed(self._result(context, workers, await self._solve(context, workers)))
+            async with self._turn(context):
+                ending = await self._solve(context, workers)
+            result = self._typed(self._result(context, workers, ending))
         except RunStopped as stopped:
             result = self._failed(context, workers, "model_unavailable", stopped.failure)
         except LoopStopped as stopped:
@@ -290,6 +302,19 @@ class RunHandle:
             session=order.session,
             user=order.user,
         )
+
+    @asynccontextmanager
+    async def _turn(self, context: RunContext) -> AsyncIterator[None]:
+        """Wait until fewer runs than `max_runs` are at work; the run's time begins then."""
+        if self._house.turns is None:
+            yield
+            return
+        turns = self._house.turns.get()
+        if turns.locked():
+            self._log.add(Warned(text="waiting: as many runs are at work as `max_runs` allows"))
+        async with turns:
+            context.deadline = Deadline.after(time.monotonic(), context.limits.time)
+            yield
 
     async def _solve(self, context: RunContext, workers: Workers) -> Ending:
         """Open the root loop, tell it the goal, and run it to its end."""

@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, Any, Self
 from pydantic import BaseModel
 
 from orchestrator.catalog import Catalog
+from orchestrator.connections import Connections
+from orchestrator.eventloops import PerLoop
 from orchestrator.handle import House, Order, RunHandle
 from orchestrator.journal import Journal, open_journal
 from orchestrator.limits import Limits
 from orchestrator.messages import Json
 from orchestrator.models import Model
 from orchestrator.plan import Delegate, Subtask
-from orchestrator.profile import PROFILES, Profile
 from orchestrator.redact import Redactor
 from orchestrator.results import RunResult
 from orchestrator.role import Role
@@ -59,6 +60,7 @@ class Orchestrator:
         roles: Roles made in code; if there are any, planners use only these.
         tools: Tools made in code.
         limits: Upper bounds for every run.
+        max_runs: Runs at a time, others wait; None: as the project's `ori.yaml` says, without a project any number.
         journal: Where the log goes: `memory`, `sqlite`, a path, or a journal of your own.
         deps: Handed to tools as `ctx.deps`.
         project: Folder with `ori.yaml`, `roles/`, `prompts/`, `tools/` and `scenarios/`.
@@ -77,6 +79,7 @@ class Orchestrator:
         roles: Iterable[Role] = (),
         tools: Iterable[Tool] = (),
         limits: Limits | None = None,
+        max_runs: int | None = None,
         journal: str | Path | Journal | None = None,
         deps: Any = None,
         project: str | Path | None = None,
@@ -88,8 +91,7 @@ class Orchestrator:
             given["default"] = ModelSettings.model_validate({"model": model, "base_url": base_url, "api_key": api_key})
         elif model is not None:
             given["default"] = model
-        self._given = given
-        self._models: dict[str, Model] = {}
+        self._connections = Connections(self.settings, given)
         roles = tuple(roles)
         self.catalog = Catalog.from_project(
             self.project, roles=roles, tools=tools, models={*self.settings.models, *given} or None
@@ -99,18 +101,21 @@ class Orchestrator:
             journal = self.settings.journal if self.project else "memory"
         self.journal: Journal = open_journal(journal, self.home / "runs.db")
         self._entered = 0
+        if max_runs is None and self.project:
+            max_runs = self.settings.max_runs
         described = Settings(models={key: m for key, m in given.items() if isinstance(m, ModelSettings)})
         redactor = Redactor([*self.settings.secrets(), *described.secrets()])
         self._house = House(
             catalog=self.catalog,
             journal=self.journal,
-            model=self.model,
+            model=self._connections.model,
             open=lambda: self,
             redact=redactor.text,
             threads=ThreadPool(),
             home=self.home,
             limits=Limits.combine(self.settings.limits, limits),
             roles=tuple(role.name for role in roles),
+            turns=PerLoop(lambda: asyncio.Semaphore(max_runs)) if max_runs else None,
             deps=deps,
         )
 
@@ -268,44 +273,8 @@ class Orchestrator:
 
     async def aclose(self) -> None:
         """Close connections and the log's file; both open again at the next use."""
-        for model in self._models.values():
-            await model.aclose()
+        await self._connections.aclose()
         await self.journal.aclose()
-
-    def model(self, key: str) -> tuple[Model, Profile]:
-        """Return the model behind a key, and how it is handled.
-
-        Raises:
-            ConfigError: There is none, or it lacks something.
-        """
-        given = self._given.get(key)
-        if given is not None and not isinstance(given, ModelSettings):
-            self._models[key] = given  # closed with the others
-            return given, PROFILES["standard"]
-        settings = given or self.settings.model(key)
-        if key not in self._models:
-            self._models[key] = _connect(settings)
-        return self._models[key], PROFILES[settings.profile]
-
-
-def _connect(settings: ModelSettings) -> Model:
-    """Make the wire to a configured model."""
-    from orchestrator.models.openai import OpenAIModel
-
-    return OpenAIModel(
-        settings.model,
-        base_url=settings.base_url,
-        api_key=settings.api_key.get_secret_value() if settings.api_key else None,
-        window=settings.window,
-        max_output=settings.max_output,
-        params=settings.params,
-        headers={name: value.get_secret_value() for name, value in settings.headers.items()},
-        extra_body=settings.extra_body,
-        stream=settings.stream,
-        price=settings.price,
-        timeout=settings.timeout,
-        vision=settings.vision,
-    )
 
 
 def _state_home() -> Path:

@@ -14,12 +14,17 @@ from orchestrator.messages import Delta, Reply, Request
 class Model(Protocol):
     """Something that turns a conversation into a reply."""
 
-    name: str
-    """As the endpoint knows it."""
-    window: int
-    """Tokens that prompt and answer may have together."""
-    max_output: int
-    """Tokens that one answer may have."""
+    @property
+    def name(self) -> str:
+        """As its server knows it."""
+
+    @property
+    def window(self) -> int:
+        """Tokens that prompt and answer may have together."""
+
+    @property
+    def max_output(self) -> int:
+        """Tokens that one answer may have."""
 
     async def generate(self, request: Request, on_delta: Callable[[Delta], None] | None = None) -> Reply:
         """Answer a request with one whole reply.
