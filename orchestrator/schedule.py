@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from itertools import count
 
-from orchestrator.errors import RunStopped
+from orchestrator.errors import OriError
 from orchestrator.plan import Plan, Subtask
 from orchestrator.results import Outcome
 
@@ -22,7 +22,7 @@ class Slots:
         self._order = count()
 
     def ticket(self, priority: float) -> Ticket:
-        """Stand in line now; `async with ticket` waits for the slot and holds it."""
+        """Stand in line now; the slot is there when the ticket is `granted`, and is given back by `leave`."""
         ticket = Ticket(self, priority)
         self._enqueue(ticket)
         return ticket
@@ -34,7 +34,7 @@ class Slots:
     def _grant(self) -> None:
         while self._free and self._waiting:
             ticket = heapq.heappop(self._waiting)[2]
-            if not ticket.left:
+            if not ticket.left and not ticket.granted.is_set():
                 self._free -= 1
                 ticket.granted.set()
 
@@ -50,17 +50,6 @@ class Ticket:
         self.slots, self.priority = slots, priority
         self.granted = asyncio.Event()
         self.left = False
-
-    async def __aenter__(self) -> Ticket:
-        try:
-            await self.granted.wait()
-        except asyncio.CancelledError:
-            self.leave()
-            raise
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        self.leave()
 
     def leave(self) -> None:
         """Give the slot back, or the place in line; harmless when done twice."""
@@ -89,7 +78,7 @@ async def run(plan: Plan, slots: Slots, execute: Execute, skip: Callable[[Subtas
     Args:
         plan: Gets each outcome as it comes.
         slots: Shared with all other planners of the run.
-        execute: Runs one subtask; raises nothing but `CancelledError` and what ends the run.
+        execute: Runs one subtask; raises nothing but `CancelledError` and an `OriError`, which ends the run.
         skip: Makes the outcome of a subtask that a failed need keeps from running, given the cause.
     """
 
@@ -101,20 +90,22 @@ async def run(plan: Plan, slots: Slots, execute: Execute, skip: Callable[[Subtas
                 if cause := plan.blocked(subtask):
                     plan.outcomes[subtask.id] = skip(subtask, cause)
                 else:
-                    group.create_task(one(subtask, slots.ticket(length[subtask.id])), name=subtask.id)
+                    start(subtask, slots.ticket(length[subtask.id]))
+
+    def start(subtask: Subtask, ticket: Ticket) -> None:
+        task = group.create_task(one(subtask, ticket), name=subtask.id)
+        task.add_done_callback(lambda _: ticket.leave())  # also when it is cancelled before its first step
 
     async def one(subtask: Subtask, ticket: Ticket) -> None:
-        async with ticket:
-            plan.outcomes[subtask.id] = await execute(subtask, ticket)
-            launch()  # before the slot goes back: what became ready competes for it
+        await ticket.granted.wait()
+        plan.outcomes[subtask.id] = await execute(subtask, ticket)
+        launch()  # before the slot goes back: what became ready competes for it
 
     try:
         async with asyncio.TaskGroup() as group:
             launch()
     except BaseExceptionGroup as errors:
-        stopped, rest = errors.split(RunStopped)
-        if stopped is None or rest is not None:
+        ends, rest = errors.split(OriError)
+        if ends is None or rest is not None:
             raise
-        raise stopped.exceptions[0] from None
-    if (task := asyncio.current_task()) and task.cancelling():  # 3.11 and 3.12: a failing child can swallow it
-        raise asyncio.CancelledError
+        raise ends.exceptions[0] from None
