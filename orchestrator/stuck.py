@@ -60,5 +60,5 @@ def canonical(arguments: str) -> str:
     """Return JSON text in one form, whatever its spacing and key order; other text as it is."""
     try:
         return json.dumps(json.loads(arguments), sort_keys=True, ensure_ascii=False)
-    except ValueError:
+    except (ValueError, RecursionError):  # no JSON, or nested too deeply
         return arguments
