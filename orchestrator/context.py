@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Literal
 
 from orchestrator.errors import ConfigError, nearest
-from orchestrator.events import BudgetReached, VariableSet
-from orchestrator.limits import Budget, Deadline, Limits
-from orchestrator.messages import Json, Usage
+from orchestrator.events import VariableSet
+from orchestrator.ledger import Ledger
+from orchestrator.limits import Deadline, Limits
+from orchestrator.messages import Json
 from orchestrator.models import Model
 from orchestrator.plan import FormattedGoal
 from orchestrator.profile import Profile
@@ -68,7 +68,8 @@ class RunContext:
     models: Callable[[str], tuple[Model, Profile]]
     """The model behind a key of `ori.yaml`, and how it is handled."""
     limits: Limits
-    budget: Budget
+    ledger: Ledger
+    """What it spends."""
     deadline: Deadline
     slots: Slots
     workspace: Workspace
@@ -83,8 +84,6 @@ class RunContext:
     """Stop at the first accepted plan."""
     constraints: tuple[str, ...] = ()
     formatted_goal: FormattedGoal | None = None
-    _usage: dict[str, Usage] = field(default_factory=dict)
-    _reached: set[str] = field(default_factory=set)
 
     def text(self, name: str, **values: object) -> str:
         """Return one of the engine's own texts, filled in."""
@@ -103,32 +102,6 @@ class RunContext:
     def tool(self, name: str) -> Tool:
         """Return a tool by name."""
         return self.catalog.tool(name)
-
-    def spend(self, path: str, usage: Usage) -> None:
-        """Count a finished model call of a loop."""
-        self.budget.add(usage)
-        self._usage[path] = self._usage.get(path, Usage()) + usage
-
-    def usage(self, path: str) -> Usage:
-        """Return what a loop and everything below it has spent: its attempts, reviews and children."""
-        total = Usage()
-        for other, usage in self._usage.items():
-            if other == path or other.startswith((f"{path}/", f"{path}~")):
-                total += usage
-        return total
-
-    def exhausted(self, path: str, spare_calls: int) -> str | None:
-        """Name the limit of the run that keeps this loop from another model call, or None.
-
-        Args:
-            path: The loop.
-            spare_calls: Model calls that must be left over: the root needs one to sum up what there is.
-        """
-        reason = self.budget.exhausted(self.deadline.elapsed(time.monotonic()), spare_calls)
-        if reason and reason.split(":")[0] not in self._reached:
-            self._reached.add(reason.split(":")[0])
-            self.log.add(BudgetReached(path=path, limit=reason))
-        return reason
 
     def idempotency_key(self, key: str) -> str:
         """Return what identifies a call to the outside, also after a crash."""

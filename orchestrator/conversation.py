@@ -9,6 +9,7 @@ import orjson
 
 from orchestrator.messages import Message, ToolCall
 from orchestrator.models.tokens import estimate_tokens
+from orchestrator.models.wire import wire_arguments
 
 
 class Conversation:
@@ -42,7 +43,7 @@ class Conversation:
     def append(self, message: Message) -> None:
         """Add a message at the end."""
         self._messages.append(message)
-        weight = estimate_tokens(message.content) + sum(estimate_tokens(call.arguments) for call in message.calls)
+        weight = estimate_tokens(message.content) + sum(estimate_tokens(wire_arguments(c.arguments)) for c in message.calls)
         if message.role == "system":
             self.system_tokens += weight
         else:

@@ -17,6 +17,7 @@ from orchestrator.events import PlanAdded, PlanProposed, PlanRejected, SubtaskEn
 from orchestrator.failure import RULES, Failure, FailureKind
 from orchestrator.limits import Deadline
 from orchestrator.messages import Json
+from orchestrator.models.tokens import estimate_tokens
 from orchestrator.plan import Addition, Delegate, Plan, PlanFaults, Rules, Subtask
 from orchestrator.results import Outcome
 from orchestrator.scenario import Template
@@ -170,7 +171,9 @@ class Planner:
 
     async def _run(self) -> None:
         async def execute(subtask: Subtask, ticket: Ticket) -> Outcome:
-            return await self.execute(self, subtask, ticket)
+            outcome = await self.execute(self, subtask, ticket)
+            self.context.ledger.expect(self.path, estimate_tokens(outcome.answer[: self._room]))
+            return outcome
 
         async with self.ticket.lent() if self.ticket else nullcontext():
             await run_plan(self.plan, self.context.slots, execute, self._skip)
@@ -221,9 +224,13 @@ class Planner:
     def _table(self, ids: Sequence[str]) -> str:
         """Show outcomes in plan order, cut so that together they fit the planner's window."""
         outcomes = [self.plan.outcomes[id] for id in self.plan.subtasks if id in ids and id in self.plan.outcomes]
-        room = int(self.window * OUTCOMES_SHARE * 2)  # two characters a token: between English and Chinese
-        each = max(LEAST, room // max(1, len(outcomes)))
+        each = max(LEAST, self._room // max(1, len(outcomes)))
         return "\n\n".join(show_outcome(self.context, outcome, each) for outcome in outcomes)
+
+    @property
+    def _room(self) -> int:
+        """Characters that the outcomes of one call may fill together."""
+        return int(self.window * OUTCOMES_SHARE * 2)  # two characters a token: between English and Chinese
 
     def _schema(self) -> dict[str, Json]:
         """Return the arguments' JSON Schema, with the roles of this run as the only ones."""

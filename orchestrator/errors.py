@@ -7,6 +7,7 @@
     │   ├── BreakerOpen  the engine: the endpoint is left alone for a while, and nothing was sent to it
     │   └── ReplayMiss   the person who recorded: the recording has no right answer for this call
     ├── LoopStopped      the engine: the loop that made this call ends now; carries a `Failure`
+    ├── OutOfBudget      the engine: the loop cannot make another model call; it sums up or ends
     ├── RunStopped       the engine: the whole run ends now; carries a `Failure`
     └── JournalError     the operator: the log cannot be written or read
 
@@ -95,6 +96,19 @@ class LoopStopped(OriError):
         self.stop_reason: StopReason = stop_reason
         self.failure = failure
         super().__init__(failure.message)
+
+
+class OutOfBudget(OriError):
+    """A limit leaves no room for a model call.
+
+    Args:
+        limit: The limit, as `tokens: 1200 of 1000`.
+        own: It is one of the loop's own, which has something set aside for summing up.
+    """
+
+    def __init__(self, limit: str, *, own: bool) -> None:
+        self.limit, self.own = limit, own
+        super().__init__(limit)
 
 
 class RunStopped(OriError):

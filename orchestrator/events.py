@@ -283,7 +283,7 @@ class SignalTaken(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetReached(Event):
-    """A limit of the run leaves no room for another model call."""
+    """A limit of the run, or of a loop and all below it, leaves no room for another model call."""
 
     type: Literal["budget.reached"] = "budget.reached"
     limit: str

@@ -25,7 +25,8 @@ from orchestrator.events import Event, RunEnded, RunStarted, Warned
 from orchestrator.failure import Failure, FailureKind
 from orchestrator.journal import Journal
 from orchestrator.journal.log import RunLog
-from orchestrator.limits import Budget, Deadline, Limits
+from orchestrator.ledger import Ledger, Today
+from orchestrator.limits import Deadline, Limits
 from orchestrator.loop import Ending
 from orchestrator.messages import Json
 from orchestrator.models import Model
@@ -95,6 +96,8 @@ class House:
     turns: PerLoop[asyncio.Semaphore] | None = None
     """Hold one to work; None: any number of runs may."""
     limits: Limits | None = None
+    today: Today | None = None
+    """What all runs may spend in a day."""
     roles: tuple[str, ...] = ()
     """The only roles that planners may use; empty: all."""
     deps: Any = None
@@ -209,7 +212,7 @@ class RunHandle:
             delegable=tuple(name for name in self._delegable() if name in roles),
             models=self._model,
             limits=limits,
-            budget=Budget(limits),
+            ledger=self._ledger(Limits.combine(limits, roles[order.root].limits)),
             deadline=Deadline.after(time.monotonic(), limits.time),
             slots=Slots(limits.max_parallel),
             workspace=workspace,
@@ -223,6 +226,10 @@ class RunHandle:
         if DELEGATE in roles[order.root].tools:
             house.catalog.templates()  # what is wrong with one is told before anything runs
         return context
+
+    def _ledger(self, limits: Limits) -> Ledger:
+        replays = getattr(self.order.model, "replayed", False)  # nobody pays for what is replayed
+        return Ledger(limits, self.order.root, self._log, None if replays else self._house.today)
 
     def _delegable(self) -> Sequence[str]:
         return self.order.roles or self._house.roles or self._house.catalog.role_names
@@ -379,7 +386,7 @@ class RunHandle:
             formatted_goal=formatted.model_dump(mode="json") if formatted else None,
             outcomes={id: plan.outcomes[id] for id in plan.subtasks if id in plan.outcomes} if plan else {},
             artifacts=context.workspace.artifacts(),
-            usage=context.budget.spent,
+            usage=context.ledger.spent,
             failure=failure,
             workspace=str(self.workspace) if self.workspace.exists() else None,
         )

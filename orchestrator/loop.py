@@ -13,7 +13,7 @@ import orjson
 from orchestrator.answer import final_answer
 from orchestrator.context import RunContext, record_key
 from orchestrator.conversation import Conversation
-from orchestrator.errors import LoopStopped, ModelError, ReplayMiss, RunStopped, ToolError
+from orchestrator.errors import LoopStopped, ModelError, OutOfBudget, ReplayMiss, RunStopped, ToolError
 from orchestrator.events import (
     MessageAppended,
     ModelCalled,
@@ -23,7 +23,7 @@ from orchestrator.events import (
     TextDelta,
 )
 from orchestrator.failure import RULES, Failure, FailureKind
-from orchestrator.limits import Deadline
+from orchestrator.limits import Deadline, Moment
 from orchestrator.messages import Delta, Json, Message, Reply, Request, ToolCall
 from orchestrator.models.replay import observed_hash
 from orchestrator.results import OutcomeStatus, StopReason
@@ -112,15 +112,39 @@ class AgentLoop:
 
     async def _turn(self) -> Ending | None:
         if limit := self._limit():
-            return await self._stop_at(*limit)
-        return await self._act(await self._think())
+            return await self._wrap_up(*limit)
+        try:
+            reply = await self._think()
+        except OutOfBudget as out:
+            why = self.context.text("why_budget", limit=out.limit)
+            if out.own:
+                return await self._wrap_up("budget", why)
+            return self._what_there_is("budget", Failure(FailureKind.budget, why))
+        return await self._act(reply)
 
     # think
 
     async def _think(self, tool_choice: Literal["auto", "none"] = "auto") -> Reply:
+        """Ask the model when the budget lets it.
+
+        Raises:
+            OutOfBudget: It never will.
+        """
+        moment: Moment = "last" if tool_choice == "none" else "next" if self.turn else "first"
+        async with self.context.ledger.call(self.path, self.model, *self._size(), moment) as call:
+            reply = await self._ask(tool_choice, call.max_output)
+            call.usage = reply.usage
+        return reply
+
+    def _size(self) -> tuple[int, int]:
+        """Estimate what a call reads and may write, in tokens."""
+        prompt = self.conversation.system_tokens + self.conversation.history_tokens + self.toolbox.tokens
+        params = self.role.params
+        return prompt, params.get("max_tokens") or params.get("max_completion_tokens") or self.model.max_output
+
+    async def _ask(self, tool_choice: Literal["auto", "none"], max_output: int | None) -> Reply:
         """Ask the model, and record what it says."""
         self.turn += 1
-        self.context.budget.started += 1
         key = record_key(self.path, self.turn, "model")
         request = Request(
             key=key,
@@ -129,6 +153,7 @@ class AgentLoop:
             tool_choice=tool_choice,
             parallel_tool_calls=self.role.parallel_tool_calls,
             params=self.role.params,
+            max_output=max_output,
             observed=self.context.workspace.without_path(self.conversation.observed()),
         )
         log, started = self.context.log, time.monotonic()
@@ -151,7 +176,6 @@ class AgentLoop:
         except ModelError as error:
             log.add(ModelFailed(path=self.path, key=key, failure=error.failure, seconds=time.monotonic() - started))
             raise
-        self.context.spend(self.path, reply.usage)
         log.add(
             ModelReplied(
                 path=self.path,
@@ -240,7 +264,18 @@ class AgentLoop:
             self._note(self.context.text("repeated_call"))
         if self.profile.reminder and self.goal and all(o.ok for o in observations):
             self._note(self.context.text("goal_reminder", goal=self.goal))
+        if any(self.toolbox.runs_plans(o.call.name) for o in observations):
+            self._tell_what_is_left()
         return None
+
+    def _tell_what_is_left(self) -> None:
+        """Tell a planner of limits that are within sight; before that nothing, as prompts should stay the same."""
+        left = self.context.ledger.within_sight(self.path)
+        now = time.monotonic()
+        if (seconds := self.deadline.soft - now) < self.deadline.elapsed(now):
+            left.append(f"{max(0, round(seconds))} seconds")
+        if left:
+            self._note(self.context.text("budget_left", left=", ".join(left)))
 
     async def _keeps_failing(self, observations: Sequence[Observation]) -> Ending:
         failure = next((o.failure for o in reversed(observations) if o.failure), None)
@@ -273,7 +308,7 @@ class AgentLoop:
         return Ending("done", "answer", text.strip() if answer is None else answer)
 
     def _lacks_evidence(self) -> bool:
-        if self.profile.evidence and self.toolbox.tools and not any(t.together for t in self.toolbox.tools.values()):
+        if self.profile.evidence and self.toolbox.tools and not any(map(self.toolbox.runs_plans, self.toolbox.tools)):
             return not self.succeeded
         return self.role.must_use_tools and self.last is None and bool(self.toolbox.tools)
 
@@ -330,23 +365,19 @@ class AgentLoop:
 
     def _limit(self) -> tuple[StopReason, str] | None:
         """Name the limit that keeps the loop from another ordinary turn, and say it in words."""
-        if reason := self.context.exhausted(self.path, spare_calls=0 if self._is_root and not self.turn else 1):
-            return "budget", self.context.text("why_budget", limit=reason)
         if time.monotonic() >= self.deadline.soft:
             return "deadline", self.context.text("why_deadline")
         if self.turn >= self.role.limits.max_turns:
             return "max_turns", self.context.text("why_turns", turns=self.turn)
         return None
 
-    async def _stop_at(self, stop_reason: StopReason, why: str) -> Ending:
-        if stop_reason == "budget" and not (self._is_root and self.context.budget.calls_left):
-            return self._what_there_is("budget", Failure(FailureKind.budget, why))  # the last call is the root's
-        return await self._wrap_up(stop_reason, why)
-
     async def _wrap_up(self, stop_reason: StopReason, why: str) -> Ending:
         """Ask for what is known, without calls; the tools are still sent, as the prompt's head must not change."""
         self._note(self.context.text("wrap_up", why=why))
-        reply = await self._think("none")
+        try:
+            reply = await self._think("none")
+        except OutOfBudget:
+            return self._what_there_is(stop_reason, Failure(FailureKind.budget, why))
         self._observe(
             [self.toolbox.refuse(c, self.turn, n, "not run: the loop ends") for n, c in enumerate(reply.calls)]
         )
@@ -383,6 +414,7 @@ class AgentLoop:
         self.parts.clear()
         self.mends = 0
         self.add(Message("user", text))
+        self.context.ledger.set_aside(self.path, self.model, *self._size())
 
     def give(self, data: str, introduced: str) -> None:
         """Put in what other loops found, behind an introduction; both join the user message before them on the wire."""
@@ -403,10 +435,6 @@ class AgentLoop:
         if calls := self.conversation.open_calls():
             answered = self.conversation.answered()
             self._observe(await self.toolbox.run(calls, self.turn, first=answered), first=answered)
-
-    @property
-    def _is_root(self) -> bool:
-        return "/" not in self.path
 
     def _elapsed(self) -> float:
         return self.deadline.elapsed(time.monotonic())

@@ -120,6 +120,8 @@ class Request:
     parallel_tool_calls: bool | None = None
     params: Mapping[str, Json] = field(default_factory=dict)
     """Generation parameters that override the model's own (`temperature`, `top_p`, `max_tokens`, …)."""
+    max_output: int | None = None
+    """Tokens that the answer may have, where a budget leaves less than the parameters say."""
     observed: str = ""
     """What tools and other loops said since the reply before, the workspace's path left out; a replay compares it."""
 

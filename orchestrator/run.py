@@ -22,6 +22,7 @@ from orchestrator.connections import Connections
 from orchestrator.eventloops import PerLoop
 from orchestrator.handle import House, Order, RunHandle
 from orchestrator.journal import Journal, open_journal
+from orchestrator.ledger import Today
 from orchestrator.limits import Limits
 from orchestrator.messages import Json
 from orchestrator.models import Model
@@ -114,6 +115,7 @@ class Orchestrator:
             threads=ThreadPool(),
             home=self.home,
             limits=Limits.combine(self.settings.limits, limits),
+            today=Today(cap, self.journal) if (cap := self.settings.limits.cost_per_day) else None,
             roles=tuple(role.name for role in roles),
             turns=PerLoop(lambda: asyncio.Semaphore(max_runs)) if max_runs else None,
             deps=deps,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal
 
@@ -68,6 +69,13 @@ class ModelSettings(BaseModel):
     """`small` turns on all that helps a weak model: examples, goal reminders, mended plans, early wrap-up."""
 
 
+class ProjectLimits(Limits):
+    """Upper bounds for every run of a project, and for all of them together."""
+
+    cost_per_day: Decimal | None = Field(None, gt=0)
+    """Money spent by all runs of the project's log from midnight to midnight, local time; replays cost nothing."""
+
+
 class Network(BaseModel):
     """Which private addresses tools may reach."""
 
@@ -83,7 +91,7 @@ class Settings(BaseModel):
 
     models: dict[str, ModelSettings] = {}
     """By the key that roles name; `default` is what a role without one gets."""
-    limits: Limits = Limits()
+    limits: ProjectLimits = ProjectLimits()
     max_runs: int = Field(4, ge=1)
     """Runs at the same time."""
     tools: dict[str, dict[str, Any]] = {}

@@ -89,6 +89,8 @@ class Workers:
             needs: Paths of the loops whose files it may overwrite once they have ended.
         """
         context = self.context
+        if parent:
+            context.ledger.limit(path, role.limits)
         role = role.model_copy(update={"limits": Limits.combine(role.limits, context.limits)})
         output = output or role.output
         model, profile = context.models(role.model)
@@ -347,7 +349,7 @@ class Workers:
             value=ending.value,
             failure=failure,
             artifacts=tuple(a for a in self.context.workspace.artifacts() if within(a.by, job.path)),
-            usage=self.context.usage(job.path),
+            usage=self.context.ledger.usage(job.path),
             attempts=attempts,
             started=job.started,
             ended=self.context.log.now(),

@@ -107,6 +107,10 @@ class Toolbox:
             observations += [self._observe(job) for job in stretch]
         return observations
 
+    def runs_plans(self, name: str) -> bool:
+        """Whether this is a tool by which the loop gives work to others."""
+        return name in self.tools and self.tools[name].together is not None
+
     def refuse(self, call: ToolCall, turn: int, number: int, why: str) -> Observation:
         """Answer a call that is not run."""
         job = _Job(call, record_key(self.path, turn, "tool", number))

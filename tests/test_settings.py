@@ -3,8 +3,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import ConfigError
-from orchestrator.limits import Limits
-from orchestrator.settings import Settings, load_settings
+from orchestrator.settings import ProjectLimits, Settings, load_settings
 
 
 def settings(tmp_path: Path, text: str, **environment: str) -> Settings:
@@ -53,7 +52,7 @@ def test_without_a_model_the_error_tells_the_ways_to_get_one(tmp_path: Path, env
 def test_a_file_without_a_default_model_still_takes_it_from_the_environment(tmp_path: Path) -> None:
     found = settings(tmp_path, "limits: {tokens: 10}\n", OPENAI_BASE_URL="http://localhost/v1")
     assert found.configured
-    assert found.limits == Limits(tokens=10)
+    assert found.limits == ProjectLimits(tokens=10)
 
 
 def test_a_missing_variable_matters_only_when_its_model_is_used(tmp_path: Path) -> None:

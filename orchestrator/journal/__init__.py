@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Protocol
 
@@ -54,6 +55,13 @@ class Journal(Protocol):
 
     async def runs(self) -> Sequence[RunInfo]:
         """Return all runs, the newest first."""
+
+    async def cost(self, since: float) -> Decimal:
+        """Return the money spent on model calls of all runs since a moment; replayed ones cost nothing.
+
+        Args:
+            since: Seconds since the epoch.
+        """
 
     async def resolve(self, prefix: str) -> str:
         """Return the id of the one run whose id starts with this.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from decimal import Decimal
 
 from orchestrator.errors import JournalError
 from orchestrator.events import Event, ModelCalled, ModelReplied, RunEnded, RunStarted
@@ -52,6 +53,13 @@ class MemoryJournal:
             if isinstance(started := events[0], RunStarted)
         ]
         return sorted(infos, key=lambda info: info.started, reverse=True)
+
+    async def cost(self, since: float) -> Decimal:
+        """Return the money spent on model calls of all runs since a moment."""
+        recent = [event for events in self._runs.values() if events[-1].at >= since for event in events]
+        replies = [event for event in recent if isinstance(event, ModelReplied)]
+        paid = [event.usage.cost for event in replies if event.at >= since and not event.replayed]
+        return sum((cost for cost in paid if cost is not None), Decimal(0))
 
     async def resolve(self, prefix: str) -> str:
         """Return the id of the one run whose id starts with this."""

@@ -35,6 +35,7 @@ CREATE TABLE event(
     PRIMARY KEY (run, seq)
 );
 CREATE INDEX event_type ON event(type, run, seq);
+CREATE INDEX event_replied ON event(at) WHERE type = 'model.replied';
 CREATE TABLE blob(sha256 TEXT PRIMARY KEY, bytes BLOB NOT NULL);
 CREATE TABLE signal(
     id INTEGER PRIMARY KEY, run TEXT NOT NULL, key TEXT NOT NULL, signal TEXT NOT NULL,
@@ -114,6 +115,10 @@ class SqliteJournal:
     async def runs(self) -> Sequence[RunInfo]:
         """Return all runs, the newest first."""
         return await self._read(lambda db: _runs(db, self._owners), [])
+
+    async def cost(self, since: float) -> Decimal:
+        """Return the money spent on model calls of all runs since a moment."""
+        return await self._read(lambda db: _cost(db, since), Decimal(0))
 
     async def resolve(self, prefix: str) -> str:
         """Return the id of the one run whose id starts with this."""
@@ -290,7 +295,13 @@ def _runs(db: sqlite3.Connection, owners: Owners) -> list[RunInfo]:
     return list(infos.values())
 
 
-def _load(db: sqlite3.Connection, where: str, *values: str) -> Iterator[tuple[str, float, Any]]:
+def _cost(db: sqlite3.Connection, since: float) -> Decimal:
+    replies = [reply for _, _, reply in _load(db, "WHERE type = 'model.replied' AND at >= ?", since)]
+    paid = [reply["usage"]["cost"] for reply in replies if not reply.get("replayed")]
+    return sum((Decimal(cost) for cost in paid if cost is not None), Decimal(0))
+
+
+def _load(db: sqlite3.Connection, where: str, *values: str | float) -> Iterator[tuple[str, float, Any]]:
     for run, seq, at, _, _, _, data in db.execute(f"{_READ} {where}", values):
         try:
             yield run, at, orjson.loads(data)

@@ -31,6 +31,9 @@ _SECRET = ("key", "auth", "token", "secret", "cookie")
 """A header whose name has one of these holds a secret."""
 
 
+_ANSWER_LIMITS = frozenset({"max_tokens", "max_completion_tokens"})
+
+
 class Timeouts(BaseModel):
     """How long a model call may wait, in seconds."""
 
@@ -93,7 +96,7 @@ class OpenAIModel:
         self._headers = dict(headers or {})
         self._extra_body = dict(extra_body or {})
         self._stream = stream
-        self._price = price
+        self.price = price
         self._timeout = timeout or Timeouts()
         self._salvage = salvage
         # connections belong to the event loop they were made in
@@ -117,7 +120,7 @@ class OpenAIModel:
         sent = encode(self.body(request, stream=streams))
         try:
             body = await self._ask(sent, streams, on_delta or _nobody)
-            return read_reply(body, request, sent=sent, price=self._price, salvaging=self._salvage)
+            return read_reply(body, request, sent=sent, price=self.price, salvaging=self._salvage)
         except ModelError as error:
             raise ModelError(self._told(error.failure)) from None
 
@@ -134,8 +137,10 @@ class OpenAIModel:
         the bytes of the one before up to the end of its messages.
         """
         body: dict[str, Any] = {"model": self.name, **self._params, **request.params, **self._extra_body}
-        if not body.keys() & {"max_tokens", "max_completion_tokens"}:
+        if not body.keys() & _ANSWER_LIMITS:
             body["max_tokens"] = self.max_output
+        for field in body.keys() & _ANSWER_LIMITS if request.max_output else ():
+            body[field] = min(body[field], request.max_output)
         if stream:
             body |= {"stream": True, "stream_options": {"include_usage": True}}
         if request.tools:

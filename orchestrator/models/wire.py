@@ -48,8 +48,13 @@ def _assistant(message: Message) -> dict[str, Any]:
 def _call(call: ToolCall) -> dict[str, Any]:
     """Some servers answer 500 to every request that repeats a model's malformed call: it goes back mended."""
     name = call.name if _NAME.fullmatch(call.name) else re.sub(r"[^a-zA-Z0-9_-]", "_", call.name)[:64] or "unnamed"
-    arguments = call.arguments if _is_object(call.arguments) else "{}"
+    arguments = wire_arguments(call.arguments)
     return {"id": call.id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def wire_arguments(text: str) -> str:
+    """Return a call's arguments as they go back: what is no JSON object as an empty one."""
+    return text if _is_object(text) else "{}"
 
 
 def _is_object(text: str) -> bool:
