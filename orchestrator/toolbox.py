@@ -150,10 +150,8 @@ class Toolbox:
             results = await tool.together([job.arguments or {} for job in jobs], self._context_of(jobs[0]))
             for job, result in zip(jobs, results, strict=True):
                 job.result, job.seconds = result, time.monotonic() - started
-        elif len(jobs) == 1:
-            await self._run_job(jobs[0])
         elif jobs:
-            async with asyncio.TaskGroup() as group:
+            async with asyncio.TaskGroup() as group:  # also for one: what a tool does with a cancellation stays there
                 for job in jobs:
                     group.create_task(self._run_job(job))
 

@@ -73,6 +73,26 @@ class TestStopping:
         release.set()
         assert result.status == "cancelled"
 
+    async def test_cancel_stops_a_loop_whose_tool_takes_the_cancellation_for_itself(self) -> None:
+        @tool(effect="read")
+        async def swallow() -> str:
+            """Wait. Use it never. Returns a word."""
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                return "interrupted"
+            return "done"
+
+        role = Role(name="waits", description="Waits.", prompt="You wait.", tools=("swallow",))
+        plan = delegate(subtask("a", role="waits"), subtask("b", "a"))
+        async with serving({ORI: [plan], "do a": [call("swallow", {})]}) as server:
+            async with orchestrator(server, [role, WORKER], [swallow]).start("goal") as handle:
+                async for event in handle:
+                    if isinstance(event, ToolStarted) and event.name == "swallow":
+                        break
+                result = await handle.cancel()
+        assert (result.status, len(server.requests)) == ("cancelled", 2)
+
     async def test_cancel_works_at_once_and_again_and_after_the_end(self) -> None:
         async with serving({ORI: [hang()]}) as server, orchestrator(server).start("goal") as handle:
             first = await handle.cancel()
