@@ -85,12 +85,14 @@ class TestStopping:
 
         role = Role(name="waits", description="Waits.", prompt="You wait.", tools=("swallow",))
         plan = delegate(subtask("a", role="waits"), subtask("b", "a"))
-        async with serving({ORI: [plan], "do a": [call("swallow", {})]}) as server:
-            async with orchestrator(server, [role, WORKER], [swallow]).start("goal") as handle:
-                async for event in handle:
-                    if isinstance(event, ToolStarted) and event.name == "swallow":
-                        break
-                result = await handle.cancel()
+        async with (
+            serving({ORI: [plan], "do a": [call("swallow", {})]}) as server,
+            orchestrator(server, [role, WORKER], [swallow]).start("goal") as handle,
+        ):
+            async for event in handle:
+                if isinstance(event, ToolStarted) and event.name == "swallow":
+                    break
+            result = await handle.cancel()
         assert (result.status, len(server.requests)) == ("cancelled", 2)
 
     async def test_cancel_works_at_once_and_again_and_after_the_end(self) -> None:
