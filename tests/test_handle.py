@@ -104,14 +104,26 @@ class TestStopping:
             done = await handle.result()
             assert await handle.cancel() == done and done.status == "done"
 
-    async def test_two_who_cancel_at_the_same_time_get_the_same_result(self) -> None:
+    async def test_a_second_cancel_while_the_end_is_recorded_gets_the_same_result(self) -> None:
+        recording, recorded = asyncio.Event(), asyncio.Event()
+
+        class Slow(MemoryJournal):
+            async def commit(self) -> None:
+                if any(isinstance(events[-1], RunEnded) for events in self._runs.values()):
+                    recording.set()
+                    await recorded.wait()
+
         async with (
             serving({ORI: [hang()]}) as server,
-            orchestrator(server).start("goal") as handle,
+            orchestrator(server, journal=Slow()).start("goal") as handle,
             asyncio.TaskGroup() as group,
         ):
-            one, other = group.create_task(handle.cancel()), group.create_task(handle.cancel())
-        assert one.result() == other.result()
+            one = group.create_task(handle.cancel())
+            await recording.wait()
+            other = group.create_task(handle.cancel())
+            await asyncio.sleep(0)
+            recorded.set()
+        assert one.result() == other.result() and one.result().status == "cancelled"
 
     async def test_leaving_early_stops_every_task_and_the_run_counts_as_interrupted(self) -> None:
         before = asyncio.all_tasks()

@@ -93,6 +93,18 @@ async def test_whatever_is_no_clear_acceptance_is_none(said: Answer, words: str)
     assert failure and words in failure.message
 
 
+async def test_a_result_of_another_form_is_no_acceptance() -> None:
+    judge = JUDGE.model_copy(update={"output": {"type": "object", "properties": {"fine": {"type": "boolean"}}}})
+    replies = {
+        ORI: [delegate(subtask("a", role="maker")), text("ok")],
+        MADE: text("42"),
+        JUDGED: call("submit_result", {"fine": True}),
+    }
+    async with serving(replies) as server:
+        result = await orchestrator(server, [MAKER, judge]).solve("goal")
+    assert statuses(result) == {"a": "needs_review"}
+
+
 async def test_nothing_is_accepted_when_the_reviewer_crashes() -> None:
     class Broken:
         name, window, max_output = "broken", 8_000, 1_000
