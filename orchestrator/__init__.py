@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from orchestrator.errors import ModelError as ModelError
     from orchestrator.errors import OriError as OriError
     from orchestrator.errors import ToolError as ToolError
+    from orchestrator.handle import RunHandle as RunHandle
     from orchestrator.limits import Limits as Limits
     from orchestrator.results import Artifact as Artifact
     from orchestrator.results import Outcome as Outcome
     from orchestrator.results import RunResult as RunResult
     from orchestrator.role import Role as Role
     from orchestrator.run import Orchestrator as Orchestrator
-    from orchestrator.handle import RunHandle as RunHandle
     from orchestrator.tool import ToolContext as ToolContext
     from orchestrator.tool import ToolResult as ToolResult
 

@@ -19,6 +19,7 @@ from orchestrator.limits import Deadline
 from orchestrator.messages import Json
 from orchestrator.models.tokens import estimate_tokens
 from orchestrator.plan import Addition, Delegate, Plan, PlanFaults, Rules, Subtask
+from orchestrator.relevance import content_words
 from orchestrator.results import Outcome
 from orchestrator.scenario import Template
 from orchestrator.schedule import Ticket
@@ -27,7 +28,7 @@ from orchestrator.tool import Tool, ToolContext, ToolResult
 
 NAME = "delegate"
 WRONG_PLANS = 3
-"""A plan that is wrong this often ends the planner's loop (R3)."""
+"""A plan that is wrong this often in a row ends the planner's loop (R3)."""
 SHORT_FIELDS = ("id", "role", "goal", "after", "files")
 """What a small model is shown of a subtask."""
 OUTCOMES_SHARE = 0.25
@@ -71,11 +72,16 @@ class Planner:
 
     @property
     def templates(self) -> dict[str, Template]:
-        """Process templates that it may choose by name: those that need no other roles and tools than its own."""
+        """Process templates that it may choose by name.
+
+        Those that share a word with the goal, and need no other roles and tools than the planner's own.
+        """
+        about = content_words(self.context.goal)
         return {
             template.name: template
             for template in self.context.catalog.templates()
-            if all(s.role in self.roles or s.tool in self.tools for s in template.subtasks)
+            if about & content_words(f"{template.name} {template.when}")
+            and all(s.role in self.roles or s.tool in self.tools for s in template.subtasks)
         }
 
     def tool(self) -> Tool:
@@ -155,6 +161,7 @@ class Planner:
         if call.formatted_goal and self.context.formatted_goal is None:
             self.context.formatted_goal = call.formatted_goal
         self.plan.add(addition)
+        self.rejected = 0
         mended = (*addition.mended, *notes)
         self.context.log.add(
             PlanAdded(

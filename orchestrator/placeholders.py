@@ -6,6 +6,7 @@ stands for a literal `${name}`.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -77,12 +78,18 @@ def fill_tree(value: Any, values: Mapping[str, Any]) -> Any:
         whole = re.fullmatch(rf"\$\{{({_NAME})\}}", value)
         if whole:
             return values.get(whole[1], value)
-        return _Braced(value).safe_substitute(values)
+        known = {name: values[name] for name in names(value) if name in values}
+        return _Braced(value).safe_substitute({name: _text(part) for name, part in known.items()})
     if isinstance(value, list):
         return [fill_tree(item, values) for item in value]
     if isinstance(value, dict):
         return {key: fill_tree(item, values) for key, item in value.items()}
     return value
+
+
+def _text(value: Any) -> str:
+    """Return what a value is within a longer text: itself, or JSON where it has parts."""
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, (dict, list)) else str(value)
 
 
 def texts(value: Any, place: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], str]]:

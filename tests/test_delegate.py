@@ -328,9 +328,9 @@ class TestTemplates:
         }
         async with serving(replies) as server:
             made = orchestrator(server, (), project=project, journal="memory")
-            result = await made.solve("goal")
+            result = await made.solve("a greeting for Ada")
         assert statuses(result) == {"hello": "done", "bye": "done"}
-        assert "- greeting(name, tone): somebody is to be greeted" in said_to(server, "goal")[0]
+        assert "- greeting(name, tone): somebody is to be greeted" in said_to(server, "a greeting for Ada")[0]
         [added] = await logged(made, result, PlanAdded)
         assert added.template == "greeting"
 
@@ -346,14 +346,19 @@ class TestTemplates:
     async def test_a_wrong_choice_is_told_back(self, project: Path, wrong: dict[str, Any], words: str) -> None:
         replies = {ORI: [call("delegate", wrong), text("then not")]}
         async with serving(replies) as server:
-            result = await orchestrator(server, (), project=project, journal="memory").solve("goal")
+            result = await orchestrator(server, (), project=project, journal="memory").solve("a greeting for Ada")
         assert words in observed(server)
         assert (result.status, result.outcomes) == ("done", {})
 
     async def test_a_template_whose_roles_the_run_does_not_have_is_not_offered(self, project: Path) -> None:
         async with ScriptedServer([text("4")]) as server:
-            await orchestrator(server, project=project, journal="memory").solve("goal")
-        assert "greeting" not in said_to(server, "goal")[0]
+            await orchestrator(server, project=project, journal="memory").solve("a greeting for Ada")
+        assert "greeting(" not in said_to(server, "a greeting for Ada")[0]
+
+    async def test_a_template_that_shares_no_word_with_the_goal_is_not_offered(self, project: Path) -> None:
+        async with serving({ORI: text("56")}) as server:
+            await orchestrator(server, (), project=project, journal="memory").solve("7 * 8 = ?")
+        assert "greeting" not in str(server.requests[0])
 
 
 class TestPlannersBelowPlanners:
