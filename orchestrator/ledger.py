@@ -53,7 +53,7 @@ class Ledger:
         self._today = today
         self._settled = today.settled if today else Bell()
         self._usage: dict[str, Usage] = {}
-        self._told: set[str] = set()
+        self._told: set[object] = set()
 
     @property
     def spent(self) -> Usage:
@@ -120,7 +120,8 @@ class Ledger:
         while (granted := budget.reserve(need, moment, owner=owner)) is None:
             await self._settled.wait()
         if isinstance(granted, Exhausted):
-            raise self._out(path, granted)
+            self._tell(path, granted)
+            raise OutOfBudget(granted.limit, own=owner and granted.by is budget)
         call = Call(granted.output if granted.output < output else None)
         try:
             yield call
@@ -138,11 +139,9 @@ class Ledger:
             place = _first_attempt(place.rpartition("/")[0])
         return self._budgets[place], owner
 
-    def _out(self, path: str, exhausted: Exhausted) -> OutOfBudget:
-        name = exhausted.limit.partition(":")[0]
-        if self._first(f"{name} of {path}" if exhausted.own else name):
+    def _tell(self, path: str, exhausted: Exhausted) -> None:
+        if self._first((exhausted.limit.partition(":")[0], id(exhausted.by))):
             self._log.add(BudgetReached(path=path, limit=exhausted.limit))
-        return OutOfBudget(exhausted.limit, own=exhausted.own)
 
     def _warn_without_price(self, budget: Budget, model: Model) -> None:
         unknown = _price(model) is None and not getattr(model, "replayed", False)
@@ -150,7 +149,7 @@ class Ledger:
             text = f"model {model.name!r} has no `price` in ori.yaml: its calls count for limits on tokens only"
             self._log.add(Warned(text=text))
 
-    def _first(self, told: str) -> bool:
+    def _first(self, told: object) -> bool:
         known = told in self._told
         self._told.add(told)
         return not known

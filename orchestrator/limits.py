@@ -85,8 +85,8 @@ class Exhausted:
 
     limit: str
     """What leaves no room for it, as `tokens: 1200 of 1000`."""
-    own: bool
-    """It is a limit of the budget that was asked, not of one above it."""
+    by: Budget
+    """Whose limit it is: the budget that was asked, or one above it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,16 +168,16 @@ class Budget:
         """
         output, amounts = need.output, []
         for budget in reversed(tuple(self._chain())):
-            own = budget is self
-            aside = None if own and owner and moment != "next" else budget.aside
+            own = owner and budget is self
+            aside = None if own and moment != "next" else budget.aside
             if budget.calls is not None and budget.begun + 1 + (aside is not None) > budget.calls:
-                return Exhausted(f"model_calls: {budget.begun} of {budget.calls}", own)
+                return Exhausted(f"model_calls: {budget.begun} of {budget.calls}", budget)
             for amount in budget._amounts(need, aside):
                 room, least = amount.output(need.output), min(LEAST_OUTPUT, need.output)
-                if own and owner and moment == "last":
+                if own and moment == "last":
                     room = max(room, least)
                 if room < least:
-                    return Exhausted(str(amount), own)
+                    return Exhausted(str(amount), budget)
                 output = min(output, room)
                 amounts.append(amount)
         if any(amount.held and amount.held + output * amount.each > amount.free for amount in amounts):
