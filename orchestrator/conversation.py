@@ -43,7 +43,8 @@ class Conversation:
     def append(self, message: Message) -> None:
         """Add a message at the end."""
         self._messages.append(message)
-        weight = estimate_tokens(message.content) + sum(estimate_tokens(wire_arguments(c.arguments)) for c in message.calls)
+        arguments = (wire_arguments(call.arguments) for call in message.calls)
+        weight = estimate_tokens(message.content) + sum(map(estimate_tokens, arguments))
         if message.role == "system":
             self.system_tokens += weight
         else:
