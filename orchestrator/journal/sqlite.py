@@ -35,7 +35,7 @@ CREATE TABLE event(
     PRIMARY KEY (run, seq)
 );
 CREATE INDEX event_type ON event(type, run, seq);
-CREATE INDEX event_replied ON event(at) WHERE type = 'model.replied';
+CREATE INDEX event_replied ON event(type, at) WHERE type = 'model.replied';
 CREATE TABLE blob(sha256 TEXT PRIMARY KEY, bytes BLOB NOT NULL);
 CREATE TABLE signal(
     id INTEGER PRIMARY KEY, run TEXT NOT NULL, key TEXT NOT NULL, signal TEXT NOT NULL,
