@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from orchestrator.models import Model
 from orchestrator.models.breaker import Breaker
 from orchestrator.models.endpoint import Endpoint
 from orchestrator.models.lanes import Lanes
 from orchestrator.models.openai import OpenAIModel
+from orchestrator.models.presets import way_to_result
 from orchestrator.profile import PROFILES, Profile
 from orchestrator.settings import ModelSettings, Settings
 
@@ -24,6 +26,7 @@ class Connections:
     def __init__(self, settings: Settings, given: Mapping[str, ModelSettings | Model]) -> None:
         self._settings, self._given = settings, given
         self._models: dict[str, Model] = {}
+        self._wires: dict[str, OpenAIModel] = {}
         self._shared: dict[tuple[str, str], tuple[Breaker, Lanes]] = {}
 
     def model(self, key: str) -> tuple[Model, Profile]:
@@ -36,7 +39,8 @@ class Connections:
         if given is not None and not isinstance(given, ModelSettings):
             return self._models.setdefault(key, given), PROFILES["standard"]
         settings = given or self._settings.model(key)
-        return self._models.get(key) or self._connect(key, settings), PROFILES[settings.profile]
+        model = self._models.get(key) or self._connect(key, settings)
+        return model, self._profile(settings, self._wires[key])
 
     async def aclose(self) -> None:
         """Close the connections of this event loop; they open again at the next use."""
@@ -44,7 +48,7 @@ class Connections:
             await model.aclose()
 
     def _connect(self, key: str, settings: ModelSettings) -> Endpoint:
-        wire = _wire(settings)
+        wire = self._wires[key] = wire_to(settings)
         breaker, lanes = self._health(wire, settings)
         endpoint = Endpoint(
             wire, attempts=settings.attempts, when_open=settings.when_open, breaker=breaker, lanes=lanes
@@ -52,6 +56,12 @@ class Connections:
         self._models[key] = endpoint  # before its fallbacks: two models may stand in for each other
         endpoint.fallback = [self._endpoint(other) for other in settings.fallback]
         return endpoint
+
+    def _profile(self, settings: ModelSettings, wire: OpenAIModel) -> Profile:
+        """Return how a model is handled, as far as is known by now."""
+        profile = PROFILES[settings.profile]
+        way = way_to_result(settings.structured, wire.preset, profile.structured, wire.refused)
+        return replace(profile, structured=way)
 
     def _endpoint(self, key: str) -> Endpoint:
         model, _ = self.model(key)
@@ -73,7 +83,7 @@ def _place(settings: ModelSettings) -> tuple[str | None, str]:
     return settings.base_url, settings.model
 
 
-def _wire(settings: ModelSettings) -> OpenAIModel:
+def wire_to(settings: ModelSettings) -> OpenAIModel:
     """Make the wire to a configured model."""
     return OpenAIModel(
         settings.model,
@@ -88,4 +98,6 @@ def _wire(settings: ModelSettings) -> OpenAIModel:
         price=settings.price,
         timeout=settings.timeout,
         vision=settings.vision,
+        salvage=settings.salvage,
+        preset=settings.preset,
     )

@@ -16,7 +16,7 @@ import orjson
 from pydantic import BaseModel, Field, TypeAdapter
 
 from orchestrator.failure import Failure
-from orchestrator.messages import Message, Usage
+from orchestrator.messages import Delta, Message, Usage
 from orchestrator.results import Outcome, RunResult
 
 
@@ -324,6 +324,16 @@ class ReasoningDelta(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CallDelta(Event):
+    """Passing: arguments of a tool call as the model writes them."""
+
+    type: Literal["call.delta"] = "call.delta"
+    name: str
+    """The tool."""
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ToolProgress(Event):
     """Passing: a running tool says how far it is."""
 
@@ -339,7 +349,20 @@ class DeltaReset(Event):
     type: Literal["delta.reset"] = "delta.reset"
 
 
-PASSING: tuple[type[Event], ...] = (TextDelta, ReasoningDelta, ToolProgress, DeltaReset)
+def delta_event(delta: Delta, path: str, key: str) -> Event:
+    """Return the event that a piece of a model's answer is."""
+    match delta.kind:
+        case "text":
+            return TextDelta(path=path, key=key, text=delta.text)
+        case "reasoning":
+            return ReasoningDelta(path=path, key=key, text=delta.text)
+        case "call":
+            return CallDelta(path=path, key=key, name=delta.name, text=delta.text)
+        case "reset":
+            return DeltaReset(path=path, key=key)
+
+
+PASSING: tuple[type[Event], ...] = (TextDelta, ReasoningDelta, CallDelta, ToolProgress, DeltaReset)
 """Events without a number."""
 
 AnyEvent = Union[  # noqa: UP007 - built at run time for the decoder
@@ -368,6 +391,7 @@ AnyEvent = Union[  # noqa: UP007 - built at run time for the decoder
     Warned,
     TextDelta,
     ReasoningDelta,
+    CallDelta,
     ToolProgress,
     DeltaReset,
 ]

@@ -19,8 +19,7 @@ from orchestrator.events import (
     ModelCalled,
     ModelFailed,
     ModelReplied,
-    ReasoningDelta,
-    TextDelta,
+    delta_event,
 )
 from orchestrator.failure import RULES, Failure, FailureKind
 from orchestrator.limits import Deadline, Moment
@@ -28,7 +27,7 @@ from orchestrator.messages import Delta, Json, Message, Reply, Request, ToolCall
 from orchestrator.models.replay import observed_hash
 from orchestrator.results import OutcomeStatus, StopReason
 from orchestrator.role import Role
-from orchestrator.schema import RESULT_TOOL, read_result
+from orchestrator.schema import RESULT_TOOL, read_result, result_schema
 from orchestrator.stuck import Seen, Stuck
 from orchestrator.toolbox import Observation, Toolbox
 
@@ -79,7 +78,8 @@ class AgentLoop:
         self.turn = 0
         self.stuck = Stuck(self.profile.warn_at, self.profile.stop_at)
         self.asked: set[str] = set()
-        self.mends = 0
+        self.faults: list[str] = []
+        """Of the structured results so far: where each one did not fit."""
         self.parts: list[str] = []
         self.last: Observation | None = None
         self.succeeded = False
@@ -151,6 +151,7 @@ class AgentLoop:
             messages=self.conversation.messages,
             tools=self.toolbox.specs,
             tool_choice=tool_choice,
+            output=self._held_to(tool_choice),
             parallel_tool_calls=self.role.parallel_tool_calls,
             params=self.role.params,
             max_output=max_output,
@@ -192,11 +193,16 @@ class AgentLoop:
             self.add(reply.message(), key)
         return reply
 
-    def _deltas(self, key: str) -> Callable[[Delta], None]:
-        kinds = {"text": TextDelta, "reasoning": ReasoningDelta}
+    def _held_to(self, tool_choice: str) -> dict[str, Json] | None:
+        """Return the schema that this answer has to fit: where nothing can be called, or after a wrong result."""
+        if self.output is None or self.profile.structured != "json_schema":
+            return None
+        hands_in = not self.toolbox.specs or self.faults or tool_choice == "none"
+        return result_schema(self.output) if hands_in else None
 
+    def _deltas(self, key: str) -> Callable[[Delta], None]:
         def on_delta(delta: Delta) -> None:
-            self.context.log.add(kinds[delta.kind](path=self.path, key=key, text=delta.text))
+            self.context.log.add(delta_event(delta, self.path, key))
 
         return on_delta
 
@@ -328,18 +334,22 @@ class AgentLoop:
     def _structured(self, text: str) -> Ending | None:
         """Take a structured result that came as text, or ask for it again."""
         assert self.output is not None
+        told = {"told": 1} if self.profile.fault_by_fault else {}
         try:
-            return Ending("done", "answer", text.strip(), read_result(text, self.output))
+            return Ending("done", "answer", text.strip(), read_result(text, self.output, **told))
         except ToolError as error:
             if ending := self._invalid(text, str(error)):
                 return ending
-            self._note(self.context.text("invalid_output", tool=RESULT_TOOL, faults=error))
+            tool = RESULT_TOOL if self.profile.structured == "tool" else ""
+            self._note(self.context.text("invalid_output", faults=error, tool=tool, json="" if tool else "JSON"))
             return None
 
     def _invalid(self, text: str, fault: str) -> Ending | None:
         """Count a structured result that does not fit; None while it may be mended."""
-        self.mends += 1
-        if self.mends <= MENDS:
+        place = fault if "required property" in fault else fault.partition(":")[0]  # else the value is in the words
+        hopeless = place in self.faults if self.profile.fault_by_fault else len(self.faults) == MENDS
+        self.faults.append(place)
+        if not hopeless:
             return None
         failure = Failure(FailureKind.bad_model_output, f"no valid result: {fault}")
         return Ending("failed", "invalid_output", text.strip(), failure=failure)
@@ -412,7 +422,7 @@ class AgentLoop:
         """Put a user message in; the next `run` goes on from it."""
         self.asked.clear()
         self.parts.clear()
-        self.mends = 0
+        self.faults.clear()
         self.add(Message("user", text))
         self.context.ledger.set_aside(self.path, self.model, *self._size())
 

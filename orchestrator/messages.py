@@ -25,6 +25,20 @@ class ToolCall:
     name: str
     arguments: str
     """JSON text, as the model wrote it."""
+    extra: Mapping[str, Json] = field(default_factory=dict, hash=False)
+    """Fields that only the server it came from understands, such as a signature."""
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """An image that a message shows."""
+
+    path: str
+    """Its file in the workspace."""
+    media_type: str
+    """As `image/png`."""
+    data: str
+    """Base64."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +53,10 @@ class Message:
     """Of a tool message: the call it answers."""
     extra: Mapping[str, Json] = field(default_factory=dict)
     """Of an assistant message: fields that only its own server understands, such as `reasoning_content`."""
+    origin: str = ""
+    """Of an assistant message: the endpoint that it came from; what is `extra` goes back only there."""
+    images: tuple[Image, ...] = ()
+    """Of a user or tool message."""
 
 
 class Usage(BaseModel):
@@ -92,10 +110,12 @@ class Reply:
     """The model that says it answered."""
     reasoning: str = ""
     extra: Mapping[str, Json] = field(default_factory=dict)
+    origin: str = ""
+    """The endpoint that answered."""
 
     def message(self) -> Message:
         """Return the assistant message that enters the conversation."""
-        return Message("assistant", self.content, self.calls, extra=self.extra)
+        return Message("assistant", self.content, self.calls, extra=self.extra, origin=self.origin)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +124,7 @@ class ToolSpec:
 
     name: str
     description: str
-    parameters: Mapping[str, Json]
+    parameters: Mapping[str, Json] = field(hash=False)
     """JSON Schema of an object."""
 
 
@@ -117,6 +137,8 @@ class Request:
     messages: tuple[Message, ...]
     tools: tuple[ToolSpec, ...] = ()
     tool_choice: Literal["auto", "none", "required"] = "auto"
+    output: Mapping[str, Json] | None = None
+    """JSON Schema of an object that the answer must be; tools are not offered beside it."""
     parallel_tool_calls: bool | None = None
     params: Mapping[str, Json] = field(default_factory=dict)
     """Generation parameters that override the model's own (`temperature`, `top_p`, `max_tokens`, …)."""
@@ -130,5 +152,8 @@ class Request:
 class Delta:
     """A piece of a reply as it arrives."""
 
-    kind: Literal["text", "reasoning"]
-    text: str
+    kind: Literal["text", "reasoning", "call", "reset"]
+    """`call`: arguments of a tool call; `reset`: all pieces so far are withdrawn."""
+    text: str = ""
+    name: str = ""
+    """Of a call: its tool."""

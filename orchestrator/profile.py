@@ -23,11 +23,24 @@ class Profile:
     """Repeat the goal after each turn of good observations."""
     evidence: bool = False
     """A worker that has tools counts as done only after a successful call, with none failing last."""
+    structured: Literal["tool", "json_schema", "text"] = "tool"
+    """How it hands in a structured result: by a tool, held to the schema by its server, or in words."""
+    fault_by_fault: bool = False
+    """Tell only one fault of a structured result at a time, and each place once; else all of them, twice."""
     short_plan: bool = False
     """Offer a planner only the fields of a subtask that a small model uses well."""
 
 
 PROFILES: dict[Literal["small", "standard"], Profile] = {
     "standard": Profile(),
-    "small": Profile(warn_at=None, stop_at=2, example=True, reminder=True, evidence=True, short_plan=True),
+    "small": Profile(
+        warn_at=None,
+        stop_at=2,
+        example=True,
+        reminder=True,
+        evidence=True,
+        structured="json_schema",
+        fault_by_fault=True,
+        short_plan=True,
+    ),
 }

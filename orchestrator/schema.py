@@ -9,10 +9,13 @@ from typing import Any
 
 from orchestrator.binding import parse_object
 from orchestrator.errors import ToolError
+from orchestrator.fitting import Fitter
 from orchestrator.messages import Json
 from orchestrator.tool import Tool, ToolContext, ToolResult
 
 RESULT_TOOL = "submit_result"
+_TOLD = 10
+"""Faults of a result that are told at once."""
 
 
 def problems(value: Json, schema: Mapping[str, Json]) -> list[str]:
@@ -27,7 +30,7 @@ def result_tool(schema: Mapping[str, Json], description: str) -> Tool:
     """Return the tool whose valid call ends a loop with a structured result.
 
     Args:
-        schema: Of the result; one that is no object is wrapped as `{"result": …}` on the wire.
+        schema: Of the result.
         description: What the model reads.
     """
     wrapped = not _is_object(schema)
@@ -38,7 +41,7 @@ def result_tool(schema: Mapping[str, Json], description: str) -> Tool:
     return Tool(
         name=RESULT_TOOL,
         description=description,
-        parameters=_wrapped(schema) if wrapped else {**schema, "type": "object"},
+        parameters=result_schema(schema),
         invoke=submit,
         validate=dict,
         effect="idempotent",
@@ -47,25 +50,43 @@ def result_tool(schema: Mapping[str, Json], description: str) -> Tool:
     )
 
 
-def read_result(text: str, schema: Mapping[str, Json]) -> Json:
+def result_schema(schema: Mapping[str, Json]) -> dict[str, Json]:
+    """Return the schema that a result has on the wire; one that is no object is wrapped as `{"result": …}`."""
+    return {**schema, "type": "object"} if _is_object(schema) else _wrapped(schema)
+
+
+def read_result(text: str, schema: Mapping[str, Json], *, told: int = _TOLD) -> Json:
     """Return a structured result that came as text: JSON, or the text itself where that is what was asked for.
+
+    Args:
+        text: What the model wrote.
+        schema: Of the result.
+        told: How many of its faults are told at once.
 
     Raises:
         ToolError: It does not fit the schema; tells what is wrong.
     """
     if _is_object(schema):
-        return _checked(parse_object(text), schema)
-    value: Json = text.strip()
+        value: Json = parse_object(text)
+    else:
+        value = _unwrapped(text)
+    return _checked(Fitter(schema).fit(value, schema)[0], schema, told)
+
+
+def _unwrapped(text: str) -> Json:
+    """Read what is no object: wrapped as on the wire, as bare JSON, or the text itself."""
+    with suppress(ToolError):
+        whole = parse_object(text)
+        if whole.keys() == {"result"}:
+            return whole["result"]
     with suppress(ValueError):
-        value = json.loads(value)
-    if isinstance(value, dict) and value.keys() == {"result"}:
-        value = value["result"]
-    return _checked(value, schema)
+        return json.loads(text)
+    return text.strip()
 
 
-def _checked(value: Json, schema: Mapping[str, Json]) -> Json:
+def _checked(value: Json, schema: Mapping[str, Json], told: int = _TOLD) -> Json:
     if faults := problems(value, schema):
-        raise ToolError("; ".join(faults[:10]))
+        raise ToolError("; ".join(faults[:told]))
     return value
 
 

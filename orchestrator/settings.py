@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr
 from orchestrator.errors import ConfigError, nearest
 from orchestrator.limits import Limits
 from orchestrator.models.openai import Timeouts
+from orchestrator.models.presets import PresetName, Structured
 from orchestrator.models.tokens import Price
 from orchestrator.placeholders import fill_tree, names, texts
 from orchestrator.yaml import Document, Place, read
@@ -65,6 +66,12 @@ class ModelSettings(BaseModel):
     """What a call does while the endpoint's breaker is open and no fallback is left."""
     fallback: tuple[str, ...] = ()
     """Keys of the models to use instead, in order."""
+    preset: PresetName | None = None
+    """The kind of server, which says what it refuses; None: as its address tells."""
+    salvage: bool = True
+    """Take calls that the model writes as text for calls."""
+    structured: Structured | Literal["auto"] = "auto"
+    """How a structured result is asked for: by a tool, by the server's `response_format`, or in words."""
     profile: Literal["small", "standard"] = "standard"
     """`small` turns on all that helps a weak model: examples, goal reminders, mended plans, early wrap-up."""
 

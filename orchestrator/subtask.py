@@ -26,7 +26,7 @@ from orchestrator.results import Outcome
 from orchestrator.review import find_reviewer, judge, verdict_schema
 from orchestrator.role import Review, Role
 from orchestrator.schedule import Ticket
-from orchestrator.schema import RESULT_TOOL, result_tool
+from orchestrator.schema import RESULT_TOOL, result_schema, result_tool
 from orchestrator.tool import Tool, to_result
 from orchestrator.toolbox import Toolbox
 from orchestrator.workspace import LoopWorkspace, Undone
@@ -111,12 +111,15 @@ class Workers:
             )
             self.planners[path] = planner
             tools = {DELEGATE: planner.tool(), **tools}
-        if output is not None:
+        if output is not None and profile.structured == "tool":
             tools[RESULT_TOOL] = result_tool(output, context.text("submit_result"))
         workspace = self._workspace(path, needs)
         toolbox = Toolbox(context, path, tools, workspace, window=model.window)
         loop = AgentLoop(context, path, role, Conversation(), toolbox, deadline, output=output, goal=goal)
-        loop.begin(self._prompt(role, DELEGATE in tools), self._examples(role) if profile.example else ())
+        prompt = self._prompt(role, DELEGATE in tools)
+        if output is not None and RESULT_TOOL not in tools:
+            prompt += "\n\n" + context.text("answer_in_json", schema=orjson.dumps(result_schema(output)).decode())
+        loop.begin(prompt, self._examples(role) if profile.example else ())
         return loop
 
     def _examples(self, role: Role) -> Iterator[Message]:

@@ -69,6 +69,7 @@ async def test_a_reply_is_whole_whether_streamed_or_plain(listening: bool) -> No
         model="scripted-2",
         reasoning="They ask for weather.",
         extra={"reasoning_content": "They ask for weather."},
+        origin=model.origin,
     )
     assert reply.usage.calls == 1 and reply.usage.prompt > 0 and reply.usage.estimated_calls == 0
     assert server.requests[0].get("stream", False) is listening

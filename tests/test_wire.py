@@ -1,12 +1,13 @@
 import json
+import re
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.messages import Message, ToolCall
-from orchestrator.models.wire import decode, encode, wire_messages
+from orchestrator.messages import Image, Message, ToolCall, ToolSpec
+from orchestrator.models.wire import decode, encode, wire_messages, wire_name, wire_tools
 from orchestrator.testing import lint
 
 ANY_TEXT = st.text(st.characters(codec=None), min_size=1)
@@ -76,15 +77,95 @@ def test_an_assistant_message_without_text_or_calls_is_left_out() -> None:
     assert [m["role"] for m in wire_messages(messages)] == ["user"]
 
 
-def test_a_servers_own_fields_go_back_and_malformed_calls_go_back_mended() -> None:
+def test_malformed_calls_go_back_mended() -> None:
     calls = (ToolCall("a", "ping", '{"x": '), ToolCall("b", "browser.open 中", '{"ok": 1}'), ToolCall("c", "", "[1]"))
-    [wire] = wire_messages([Message("assistant", "", calls, extra={"reasoning_content": "hm"})])
-    assert wire["reasoning_content"] == "hm" and wire["content"] == ""
+    [wire] = wire_messages([Message("assistant", "", calls)])
+    assert wire["content"] == ""
     assert [call["function"] for call in wire["tool_calls"]] == [
         {"name": "ping", "arguments": "{}"},
-        {"name": "browser_open__", "arguments": '{"ok": 1}'},
-        {"name": "unnamed", "arguments": "{}"},
+        {"name": wire_name("browser.open 中"), "arguments": '{"ok": 1}'},
+        {"name": wire_name(""), "arguments": "{}"},
     ]
+
+
+def test_a_servers_own_fields_go_back_only_to_where_they_came_from() -> None:
+    call = ToolCall("a", "ping", "{}", extra={"extra_content": {"signature": "x"}})
+    said = Message("assistant", "", (call,), extra={"reasoning_content": "hm"}, origin="m at one")
+    [home] = wire_messages([said], origin="m at one")
+    [elsewhere] = wire_messages([said], origin="m at other")
+    assert home["reasoning_content"] == "hm" and home["tool_calls"][0]["extra_content"] == {"signature": "x"}
+    assert elsewhere.keys() == {"role", "content", "tool_calls"}
+    assert elsewhere["tool_calls"][0].keys() == {"id", "type", "function"}
+
+
+# names
+
+
+@given(st.lists(ANY_TEXT, unique=True, max_size=8))
+def test_names_on_the_wire_are_allowed_and_stay_different(names: list[str]) -> None:
+    """Q12: any name becomes one that the protocol allows, and no two become the same."""
+    names += [wire_name(name) for name in names if wire_name(name) not in names]  # what looks like a made one, too
+    made = [wire_name(name) for name in names]
+    assert len(set(made)) == len(names)
+    assert all(re.fullmatch("[a-zA-Z0-9_-]{1,64}", name) for name in made)
+    assert made == [wire_name(name) for name in names]
+
+
+@pytest.mark.parametrize("name", ["read_file", "get-weather", "A1", "x" * 64])
+def test_an_allowed_name_stays_as_it_is(name: str) -> None:
+    assert wire_name(name) == name
+
+
+# images
+
+SHOT = Image("shots/页面.png", "image/png", "aGVsbG8=")
+SHOWN = [
+    {"type": "text", "text": "[shots/页面.png]"},
+    {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGVsbG8="}},
+]
+
+
+def looked(count: int = 2) -> list[Message]:
+    calls = tuple(ToolCall(f"c{n}", "look", "{}") for n in range(count))
+    tools = [Message("tool", f"seen {n}", call_id=call.id, images=(SHOT,)) for n, call in enumerate(calls)]
+    return [Message("user", "look"), Message("assistant", "", calls), *tools]
+
+
+def test_images_of_tools_follow_in_a_user_message_after_all_tool_messages_of_the_turn() -> None:
+    """Q13."""
+    messages = [*looked(), Message("note", "2 turns left"), Message("assistant", "ok"), Message("user", "and?")]
+    wire = wire_messages(messages, vision=True)
+    assert [m["role"] for m in wire] == ["user", "assistant", "tool", "tool", "user", "assistant", "user"]
+    assert wire[3]["content"] == "seen 1\n\n2 turns left"
+    assert wire[4]["content"] == SHOWN * 2
+    for profile in ("openai", "vllm_text"):
+        assert lint({"messages": wire}, profile) == []
+
+
+def test_what_a_user_says_after_images_joins_them_and_his_own_images_follow_his_words() -> None:
+    messages = [*looked(1), Message("user", "well?", images=(SHOT,)), Message("user", "quick")]
+    wire = wire_messages(messages, vision=True)
+    assert [m["role"] for m in wire] == ["user", "assistant", "tool", "user"]
+    text = [{"type": "text", "text": "well?"}, *SHOWN, {"type": "text", "text": "quick"}]
+    assert wire[3]["content"] == [*SHOWN, *text]
+    assert wire_messages([Message("user", "this", images=(SHOT,))], vision=True)[0]["content"] == [
+        {"type": "text", "text": "this"},
+        *SHOWN,
+    ]
+
+
+def test_a_model_that_cannot_see_gets_the_path_instead() -> None:
+    """Q13."""
+    wire = wire_messages(looked(1))
+    assert [m["role"] for m in wire] == ["user", "assistant", "tool"]
+    assert "shots/页面.png" in wire[2]["content"] and "aGVsbG8=" not in json.dumps(wire)
+
+
+def test_an_array_that_may_hold_anything_says_so() -> None:
+    parameters = {"type": "object", "properties": {"rows": {"type": "array"}, "items": {"type": "string"}}}
+    [tool] = wire_tools([ToolSpec("f", "", parameters)])
+    assert lint({"messages": [{"role": "user", "content": "x"}], "tools": [tool]}, "gemini") == []
+    assert parameters["properties"]["rows"] == {"type": "array"}  # type: ignore[index]
 
 
 @pytest.mark.parametrize(

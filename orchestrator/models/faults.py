@@ -10,6 +10,7 @@ from email.utils import parsedate_to_datetime
 from math import isfinite
 from typing import Any
 
+from orchestrator.errors import ModelError
 from orchestrator.failure import Failure, FailureKind
 from orchestrator.models.wire import decode
 
@@ -80,6 +81,25 @@ class _Error:
     code: str
     type: str
     raw: str
+
+
+class Answered(ModelError):
+    """A server answered a request with a refusal.
+
+    Args:
+        failure: What it means.
+        status: HTTP status.
+        said: The whole body.
+    """
+
+    def __init__(self, failure: Failure, status: int, said: str) -> None:
+        super().__init__(failure)
+        self.status, self.said = status, said
+
+
+def refusal(status: int, headers: Mapping[str, str], body: str) -> Answered:
+    """Return the error that an answer without a reply is; takes what `classify` takes."""
+    return Answered(classify(status, headers, body), status, body)
 
 
 def classify(status: int, headers: Mapping[str, str], body: str) -> Failure:

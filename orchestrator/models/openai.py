@@ -9,6 +9,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, cast
+from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -16,10 +17,13 @@ from pydantic import BaseModel, ConfigDict, Field
 from orchestrator.errors import ConfigError, ModelError
 from orchestrator.failure import Failure, FailureKind
 from orchestrator.messages import Delta, Json, Reply, Request
-from orchestrator.models.faults import classify
-from orchestrator.models.replies import Assembly, read_body, read_reply
-from orchestrator.models.tokens import Price
-from orchestrator.models.wire import encode, wire_messages, wire_tools
+from orchestrator.models.faults import Answered, refusal
+from orchestrator.models.presets import PresetName, preset_for
+from orchestrator.models.quirks import response_format, schema_words, shape
+from orchestrator.models.refusals import longest_answer, refused, window
+from orchestrator.models.replies import Assembly, Telling, offered_names, read_body, read_reply
+from orchestrator.models.tokens import Price, estimate_tokens
+from orchestrator.models.wire import MOST_TOOLS, decode, encode, wire_messages, wire_tools
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -29,8 +33,10 @@ if TYPE_CHECKING:
 
 _SECRET = ("key", "auth", "token", "secret", "cookie")
 """A header whose name has one of these holds a secret."""
-
-
+_REFUSING = frozenset({200, 400, 404, 405, 415, 422, 500, 501})
+"""Status of an answer that may be about the form of a request; 500 for our own mistake is common."""
+_OTHER_REASONS = frozenset({FailureKind.rate_limited, FailureKind.quota, FailureKind.content_filter})
+"""Refusals that have nothing to do with the form of a request."""
 _ANSWER_LIMITS = frozenset({"max_tokens", "max_completion_tokens"})
 
 
@@ -63,6 +69,7 @@ class OpenAIModel:
         timeout: How long it may take.
         vision: It can see images.
         salvage: Take calls that the model writes as text for calls.
+        preset: The server's kind, where the address does not say it.
 
     Raises:
         ConfigError: `base_url` or `api_key` cannot be right.
@@ -84,16 +91,23 @@ class OpenAIModel:
         timeout: Timeouts | None = None,
         vision: bool = False,
         salvage: bool = True,
+        preset: PresetName | None = None,
     ) -> None:
         self.name = model
         self.window = window
         self.max_output = max_output or min(8192, window // 4)
+        self._most: int | None = None  # tokens of an answer, as the server said
         self.vision = vision
         self.base_url = base_url or os.environ.get("OPENAI_BASE_URL") or "https://api.openai.com/v1"
         known = base_url in (None, os.environ.get("OPENAI_BASE_URL"))  # a key goes only to the server it is for
         self._key = (api_key or (known and os.environ.get("OPENAI_API_KEY")) or "none").strip()
         self._params = dict(params or {})
+        self.preset = preset_for(self.base_url, preset)
+        self.refused = set(self.preset.refused)
+        """What the server is known to refuse, in the words of `quirks`; grows with what it says."""
         self._headers = dict(headers or {})
+        if self.preset.key_header:
+            self._headers.setdefault(self.preset.key_header, self._key)
         self._extra_body = dict(extra_body or {})
         self._stream = stream
         self.price = price
@@ -107,7 +121,9 @@ class OpenAIModel:
             raise ConfigError(f"api_key of model {model!r} has characters that no key has; was a placeholder left in?")
 
     async def generate(self, request: Request, on_delta: Callable[[Delta], None] | None = None) -> Reply:
-        """Answer a request with one whole reply; one call is one HTTP request.
+        """Answer a request with one whole reply.
+
+        One call is one HTTP request, and one more for each thing that the server refuses for the first time.
 
         Args:
             request: The conversation and the offered tools.
@@ -116,13 +132,24 @@ class OpenAIModel:
         Raises:
             ModelError: No whole answer came; the message names the model, the address and what to do.
         """
-        streams = self._stream == "always" or (self._stream == "auto" and on_delta is not None)
-        sent = encode(self.body(request, stream=streams))
-        try:
-            body = await self._ask(sent, streams, on_delta or _nobody)
-            return read_reply(body, request, sent=sent, price=self.price, salvaging=self._salvage)
-        except ModelError as error:
-            raise ModelError(self._told(error.failure)) from None
+        if len(request.tools) > MOST_TOOLS:
+            told = f"{len(request.tools)} tools are offered, {MOST_TOOLS} is the most; shorten the role's `tools`"
+            raise ModelError(self._told(Failure(FailureKind.invalid_request, told)))
+        telling = Telling(on_delta or _nobody, offered_names(request))
+        while True:
+            known = frozenset(self.refused)
+            body = self.body(request, stream=self._streams(on_delta is not None))
+            sent = encode(body)
+            try:
+                answer = await self._ask(sent, bool(body.get("stream")), telling.hear)
+                reply = self._read(answer, request, sent)
+            except ModelError as error:
+                telling.withdraw()
+                if not (isinstance(error, Answered) and self._learn(error, body, known)):
+                    raise ModelError(self._told(error.failure)) from None
+            else:
+                telling.settle(reply)
+                return reply
 
     async def aclose(self) -> None:
         """Close this event loop's connections; the next `generate` opens them again."""
@@ -130,8 +157,31 @@ class OpenAIModel:
         if client:
             await client.close()
 
+    async def read(self, address: str) -> Json:
+        """Return the JSON that the server gives at an address, such as its list of models; None: there is none.
+
+        Args:
+            address: A path below `base_url`, or a whole URL.
+        """
+        import aiohttp
+        import httpx2
+        import openai
+
+        try:
+            response = await self._client().get(
+                address, cast_to=httpx2.Response, options={"timeout": self._timeout.connect}
+            )
+            return decode(await response.aread())
+        except (openai.OpenAIError, httpx2.HTTPError, aiohttp.ClientError, ValueError):
+            return None
+
+    @property
+    def origin(self) -> str:
+        """Who answers here, as messages name it."""
+        return f"{self.name} at {urlsplit(self.base_url).netloc.rpartition('@')[2]}"
+
     def body(self, request: Request, *, stream: bool) -> dict[str, Any]:
-        """Return the body of a request.
+        """Return the body of a request, as this server takes it.
 
         What stays the same in a conversation comes first and what grows comes late, so that each request repeats
         the bytes of the one before up to the end of its messages.
@@ -139,18 +189,64 @@ class OpenAIModel:
         body: dict[str, Any] = {"model": self.name, **self._params, **request.params, **self._extra_body}
         if not body.keys() & _ANSWER_LIMITS:
             body["max_tokens"] = self.max_output
-        for field in body.keys() & _ANSWER_LIMITS if request.max_output else ():
-            body[field] = min(body[field], request.max_output)
+        for field in body.keys() & _ANSWER_LIMITS:
+            body[field] = min(most for most in (body[field], self._most, request.max_output) if most)
         if stream:
             body |= {"stream": True, "stream_options": {"include_usage": True}}
-        if request.tools:
-            body["tools"] = wire_tools(request.tools)
+        tools = () if request.output else request.tools
+        if tools:
+            body["tools"] = wire_tools(tools, schema_words(self.refused))
             if request.parallel_tool_calls is not None:
                 body["parallel_tool_calls"] = request.parallel_tool_calls
-        body["messages"] = wire_messages(request.messages)
-        if request.tools:
+        vision = self.vision and "image_url" not in self.refused
+        body["messages"] = wire_messages(request.messages, origin=self.origin, vision=vision)
+        if tools:
             body["tool_choice"] = request.tool_choice
-        return body
+        elif request.output:
+            body["response_format"] = response_format(request.output)
+        return shape(body, self.refused)
+
+    @property
+    def streams(self) -> bool:
+        """Whether an answer is streamed when somebody listens."""
+        return self._streams(True)
+
+    def _streams(self, heard: bool) -> bool:
+        if "stream" in self.refused or "plain" in self.refused:
+            return "plain" in self.refused
+        return self._stream == "always" or (self._stream == "auto" and heard)
+
+    def _read(self, answer: Mapping[str, Any], request: Request, sent: bytes) -> Reply:
+        return read_reply(answer, request, sent=sent, price=self.price, salvaging=self._salvage, origin=self.origin)
+
+    def _learn(self, error: Answered, body: Mapping[str, Any], known: frozenset[str]) -> bool:
+        """Remember what a refusal says about the server; True: it may take the same request in another form.
+
+        Args:
+            error: The refusal.
+            body: What was refused.
+            known: What was left out of it; others may have learned more meanwhile.
+        """
+        if error.failure.kind is FailureKind.context_overflow:
+            return self._learn_window(error, body)
+        if error.status not in _REFUSING or error.failure.kind in _OTHER_REASONS:
+            return False
+        most = longest_answer(error.said)
+        if most and most < _answer_limit(body):
+            self._most, self.max_output = most, min(most, self.max_output)
+            return True
+        new = refused(error.said, body) - known
+        self.refused |= new
+        return bool(new)
+
+    def _learn_window(self, error: Answered, body: Mapping[str, Any]) -> bool:
+        """Take the window that an overflow names for the window; True: only the room for the answer was too large."""
+        tokens = window(error.said)
+        if tokens is None:
+            return False
+        self.window = min(tokens, self.window)
+        self._most = self.max_output = min(self.max_output, self.window // 4)
+        return self.max_output < _answer_limit(body) and estimate_tokens(encode(body)) + self.max_output <= tokens
 
     async def _ask(self, sent: bytes, streams: bool, tell: Callable[[Delta], None]) -> dict[str, Any]:
         """Send a request and return the body of its answer."""
@@ -176,7 +272,7 @@ class OpenAIModel:
                 await response.aclose()
         except openai.APIStatusError as error:
             answer = error.response
-            raise ModelError(classify(answer.status_code, answer.headers, answer.text)) from None
+            raise refusal(answer.status_code, answer.headers, answer.text) from None
         except (openai.APIConnectionError, httpx2.HTTPError, aiohttp.ClientError) as error:
             raise ModelError(self._unreachable(error, read)) from None
 
@@ -256,6 +352,10 @@ async def _answer(response: httpx2.Response, tell: Callable[[Delta], None]) -> d
         if assembly.finish_reason is None:
             raise
     return assembly.body()
+
+
+def _answer_limit(body: Mapping[str, Any]) -> int:
+    return int(next((value for field, value in body.items() if field in _ANSWER_LIMITS), 0))
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

@@ -1,183 +1,176 @@
-"""What models put into their text that is no text: reasoning, and calls in disguise. Pure."""
+"""Requests as one server takes them: what it refuses is left out, or said in another way. Pure.
+
+What a server refuses is a set of words, so that it can be compared, printed and given as data:
+
+- `parallel_tool_calls`: a field of the body;
+- `tool_choice=none`: one value of a field;
+- `assistant.reasoning_content`: a field of assistant messages;
+- `schema.oneOf`: a keyword of JSON Schema, or one of the words of `narrow`;
+- `strict`: holding the model to a JSON Schema;
+- `plain`: an answer that is not streamed;
+- `image_url`: images;
+- those of `_MESSAGES`: something about the messages.
+"""
 
 from __future__ import annotations
 
-import ast
-import io
-import json
 import re
-import tokenize
-from collections.abc import Collection, Iterator
-from typing import Any, Literal
+from collections.abc import Callable, Collection, Mapping
+from hashlib import sha256
+from typing import Any
 
-from orchestrator.messages import Delta, ToolCall
+from orchestrator.messages import Json
+from orchestrator.models.narrow import fits_strict, narrow, with_items
 
-_OPEN, _CLOSE = "<think>", "</think>"
-_CANDIDATES = 50
-"""Places of one text that are looked at; keeps the cost bounded for a text made of brackets."""
+INSTEAD = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens", "seed": "random_seed"}
+"""Other servers' name of a field; it is left out only where that is refused, too."""
+SHORT_ID = re.compile(r"[a-zA-Z0-9]{9}")
+
+Body = dict[str, Any]
+Messages = list[dict[str, Any]]
 
 
-def split_think(content: str) -> tuple[str, str]:
-    """Split a leading `<think>…</think>` off.
+def response_format(schema: Mapping[str, Json]) -> Body:
+    """Return what asks a server for an answer that fits a schema; it is held to it where the schema allows that."""
+    strict = {"strict": True} if fits_strict(schema) else {}
+    return {"type": "json_schema", "json_schema": {"name": "result", "schema": dict(with_items(schema)), **strict}}
 
-    Returns:
-        The reasoning and the rest. A block that never ends is all reasoning.
+
+def shape(body: Body, refused: Collection[str]) -> Body:
+    """Return a request's body in the form that a server takes.
+
+    Args:
+        body: The wire copy, whose tools were made without what is refused; its messages may be changed in place.
+        refused: What the server refuses.
     """
-    text = content.lstrip()
-    if not text.startswith(_OPEN):
-        return "", content
-    reasoning, _, rest = text.removeprefix(_OPEN).partition(_CLOSE)
-    return reasoning.strip(), rest.lstrip()
+    if not refused:
+        return body
+    shaped: Body = {}
+    for field, value in body.items():
+        name = _name(field, refused)
+        if name is not None:
+            shaped[name] = value
+    if isinstance(choice := shaped.get("tool_choice"), str) and f"tool_choice={choice}" in refused:
+        shaped["tool_choice"] = "auto"
+    if "response_format" in shaped:
+        shaped["response_format"] = _response_format(shaped["response_format"], refused)
+    for word, mend in _MESSAGES.items():
+        if word in refused:
+            shaped["messages"] = mend(shaped["messages"])
+    _drop_fields(shaped["messages"], _behind("assistant.", refused))
+    return shaped
 
 
-class ThinkFilter:
-    """Sorts the pieces of a streamed text into reasoning and answer, as `split_think` does with the whole."""
-
-    def __init__(self) -> None:
-        self._state: Literal["head", "reasoning", "gap", "text"] = "head"
-        self._held = ""
-
-    def feed(self, piece: str) -> Iterator[Delta]:
-        """Take the next piece and yield what can be told by now; what may be half a tag is held back."""
-        text = self._held + piece
-        self._held = ""
-        if self._state == "head":
-            head = text.lstrip()
-            if len(head) < len(_OPEN) and _OPEN.startswith(head):
-                self._held = text
-                return
-            self._state = "reasoning" if head.startswith(_OPEN) else "text"
-            text = head.removeprefix(_OPEN) if self._state == "reasoning" else text
-        if self._state == "reasoning":
-            reasoning, closed, text = text.partition(_CLOSE)
-            if closed:
-                self._state = "gap"
-            else:
-                keep = next(n for n in range(len(_CLOSE) - 1, -1, -1) if reasoning.endswith(_CLOSE[:n]))
-                self._held = reasoning[len(reasoning) - keep :]
-                reasoning = reasoning[: len(reasoning) - keep]
-            if reasoning:
-                yield Delta("reasoning", reasoning)
-        if self._state == "gap":
-            text = text.lstrip()
-        if text:
-            self._state = "text"
-            yield Delta("text", text)
+def schema_words(refused: Collection[str]) -> frozenset[str]:
+    """Return what schemas may not have, in the words of `narrow`."""
+    return _behind("schema.", refused)
 
 
-def salvage(content: str, offered: Collection[str]) -> tuple[str, tuple[ToolCall, ...]]:
-    """Find calls of offered tools that a model wrote as text.
-
-    Known forms, each at the start of a line, fenced, in `<tool_call>` tags or bare: `{"name": …, "arguments": …}`,
-    `name {json}`, `name(key="value")`, `functions.name: {json}`. A call that is cut off stays text.
-
-    Returns:
-        The text without them, and the calls (with empty ids).
-    """
-    if not any(name in content for name in offered):
-        return content, ()
-    calls: list[ToolCall] = []
-    kept: list[str] = []
-    end = 0
-    for count, place in enumerate(_places(offered).finditer(content)):
-        if count == _CANDIDATES:
-            break
-        if place.start() < end:
-            continue
-        found, stop = _read(content, place, offered)
-        if found:
-            calls += found
-            kept.append(content[end : place.start("call")])
-            fence = re.match(r"\s*```", content[stop:]) if "```" in place["call"] else None
-            end = stop + fence.end() if fence else stop
-    if not calls:
-        return content, ()
-    return _without_wrappers("".join(kept) + content[end:]), tuple(calls)
+def _behind(prefix: str, refused: Collection[str]) -> frozenset[str]:
+    return frozenset(word.removeprefix(prefix) for word in refused if word.startswith(prefix))
 
 
-def _places(offered: Collection[str]) -> re.Pattern[str]:
-    names = "|".join(sorted(map(re.escape, offered), key=len, reverse=True))
-    return re.compile(
-        r"^[ \t`]*(?:<tool_call>|(?:<\|\w+\|>)+|\[TOOL_CALLS\])?\s*"
-        r"(?P<call>(?P<json>[{\[])"
-        rf"|(?:<function=|functions?\.)?(?P<name>{names})(?::\d+)?\s*[:>=]?\s*(?:<\|\w+\|>)?(?:```\w*\s*)?"
-        r"(?P<open>[({]))",
-        re.MULTILINE,
-    )
+def _name(field: str, refused: Collection[str]) -> str | None:
+    """Return what a field is called here; None: it is left out."""
+    if field not in refused:
+        return field
+    other = INSTEAD.get(field)
+    return None if other in refused else other
 
 
-def _read(content: str, place: re.Match[str], offered: Collection[str]) -> tuple[list[ToolCall], int]:
-    """Return the calls that begin at this place, and where they end."""
-    if place["json"]:
-        value, end = _json_at(content, place.start("json"))
-        return _calls_in(value, offered), end
-    if place["open"] == "{":
-        value, end = _json_at(content, place.start("open"))
-        return ([_call(place["name"], value)] if isinstance(value, dict) else []), end
-    arguments, end = _keywords_at(content, place.start("open"))
-    return ([_call(place["name"], arguments)] if arguments is not None else []), end
+def _response_format(format: Mapping[str, Any], refused: Collection[str]) -> Body:
+    if format.get("type") != "json_schema":
+        return dict(format)
+    if "response_format=json_schema" in refused:
+        return {"type": "json_object"}
+    asked = dict(format["json_schema"])
+    if "strict" in refused:
+        asked.pop("strict", None)
+    if words := schema_words(refused):
+        asked["schema"] = narrow(asked["schema"], words)
+    return {**format, "json_schema": asked}
 
 
-def _json_at(text: str, start: int) -> tuple[Any, int]:
-    try:
-        return json.JSONDecoder(strict=False).raw_decode(text, start)
-    except (ValueError, RecursionError):
-        return None, start
+def _drop_fields(messages: Messages, fields: Collection[str]) -> None:
+    for message in messages if fields else ():
+        if message["role"] == "assistant":
+            for field in fields:
+                message.pop(field, None)
 
 
-def _calls_in(value: Any, offered: Collection[str]) -> list[ToolCall]:
-    """Read `{"name", "arguments"}`, also one level down in `function`, or a list of such."""
-    found = []
-    for item in value if isinstance(value, list) else [value]:
-        if not isinstance(item, dict):
-            return []
-        inner = item.get("function")
-        item = inner if isinstance(inner, dict) else item
-        name = item.get("name")
-        name = name.removeprefix("functions.") if isinstance(name, str) else ""
-        if name not in offered or not {"arguments", "parameters"} & item.keys():
-            return []
-        found.append(_call(name, item.get("arguments", item.get("parameters"))))
-    return found
+# what is refused about messages
 
 
-def _keywords_at(text: str, start: int) -> tuple[dict[str, Any] | None, int]:
-    """Read `(key=literal, …)` as Python would, where nothing else follows on the line: `name() does …` is prose."""
-    end = _closing(text, start)
-    if end is None or not re.match(r"[`;\s]*?($|\n|<)", text[end:]):
-        return None, start
-    try:
-        call = ast.parse("f" + text[start:end], mode="eval").body
-        if not isinstance(call, ast.Call) or call.args:
-            return None, start
-        arguments = {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords}
-        json.dumps(arguments)
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        return None, start
-    return (None, start) if None in arguments else ({str(k): v for k, v in arguments.items()}, end)
+def _into_user(messages: Messages) -> Messages:
+    """Put the system prompt at the head of the first user message."""
+    kept = [message for message in messages if message["role"] != "system"]
+    prompt = "\n\n".join(message["content"] for message in messages if message["role"] == "system")
+    first = next((message for message in kept if message["role"] == "user"), None)
+    if first is None:
+        return [{"role": "user", "content": prompt}, *kept] if prompt else kept
+    content = first["content"]
+    if isinstance(content, str):
+        first["content"] = f"{prompt}\n\n{content}" if prompt else content
+    else:
+        first["content"] = [{"type": "text", "text": prompt}, *content]
+    return kept
 
 
-def _closing(text: str, start: int) -> int | None:
-    """Return the position after the bracket that closes the one at `start`, strings respected."""
-    lines = text[start:].splitlines(keepends=True)
-    depth = 0
-    try:
-        for token in tokenize.generate_tokens(io.StringIO("".join(lines)).readline):
-            depth += (token.string in "([{") - (token.string in ")]}") if token.type == tokenize.OP else 0
-            if depth == 0:
-                row, column = token.end
-                return start + sum(map(len, lines[: row - 1])) + column
-    except (tokenize.TokenError, SyntaxError, UnicodeDecodeError):  # the last: Python 3.12+, on a lone "\r"
-        pass
-    return None
+def _short_ids(messages: Messages) -> Messages:
+    for message in messages:
+        for call in message.get("tool_calls", ()):
+            call["id"] = short_id(call["id"])
+        if message["role"] == "tool":
+            message["tool_call_id"] = short_id(message["tool_call_id"])
+    return messages
 
 
-def _call(name: str, arguments: Any) -> ToolCall:
-    text = arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
-    return ToolCall("", name, text)
+def short_id(id: str) -> str:
+    """Return nine letters and digits that stand for an id; the same ones each time."""
+    return id if SHORT_ID.fullmatch(id) else sha256(id.encode("utf-8", "replace")).hexdigest()[:9]
 
 
-def _without_wrappers(text: str) -> str:
-    """Remove what was left around the calls: tags, and fences with nothing in them."""
-    text = re.sub(r"</?tool_calls?>|</function>|<\|\w+\|>|\[TOOL_CALLS\]", "", text)
-    return re.sub(r"```[\w-]*\s*```|(?<!`)``(?!`)", "", text).strip()
+def _bridge(messages: Messages) -> Messages:
+    """Let the assistant say a word between what a tool and what a user said."""
+    bridged: Messages = []
+    for message in messages:
+        if message["role"] == "user" and bridged and bridged[-1]["role"] == "tool":
+            bridged.append({"role": "assistant", "content": "I see."})
+        bridged.append(message)
+    return bridged
+
+
+def _without_empty(messages: Messages) -> Messages:
+    for message in messages:
+        if message["role"] == "assistant" and not message.get("content"):
+            message.pop("content", None)
+    return messages
+
+
+def _with_reasoning(messages: Messages) -> Messages:
+    """Fill in the reasoning of messages that another model made; an empty one counts as none with some servers."""
+    for message in messages:
+        if message["role"] == "assistant" and not message.get("reasoning_content"):
+            message["reasoning_content"] = " "
+    return messages
+
+
+def _with_signature(messages: Messages) -> Messages:
+    """Mark calls that another model made with what the server's own documentation gives for them."""
+    for message in messages:
+        calls = message.get("tool_calls", ())
+        if calls and not any("extra_content" in call for call in calls):
+            calls[0]["extra_content"] = {"google": {"thought_signature": "skip_thought_signature_validator"}}
+    return messages
+
+
+_MESSAGES: Mapping[str, Callable[[Messages], Messages]] = {
+    "system": _into_user,
+    "long ids": _short_ids,
+    "user after tool": _bridge,
+    "empty content": _without_empty,
+    "no reasoning_content": _with_reasoning,
+    "no thought_signature": _with_signature,
+}
+"""How to do without: a system message, ids that are not 9 letters and digits, a user message right after a tool's,
+assistant messages with empty content, with no `reasoning_content`, with calls that have no thought signature."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from hashlib import sha256
 from typing import Any
@@ -10,13 +11,17 @@ from typing import Any
 from orchestrator.errors import ModelError
 from orchestrator.failure import Failure, FailureKind
 from orchestrator.messages import Delta, Json, Reply, Request, ToolCall, Usage
-from orchestrator.models.faults import classify
-from orchestrator.models.quirks import ThinkFilter, salvage, split_think
+from orchestrator.models.disguise import ThinkFilter, salvage, split_think
+from orchestrator.models.faults import refusal
 from orchestrator.models.tokens import Price, estimate_tokens
-from orchestrator.models.wire import decode, encode
+from orchestrator.models.wire import decode, encode, wire_name
 
 _PLAIN_FIELDS = frozenset({"role", "content", "tool_calls", "function_call", "refusal", "annotations", "audio"})
 """Fields of a message that are read, or that no server wants back; all others go back as they came."""
+_CALL_FIELDS = frozenset({"index", "id", "type", "function", "name", "arguments"})
+"""Likewise, of a call."""
+_LONE = re.compile(r"\\u[dD][89a-fA-F]")
+"""Where an escape may be half of a character."""
 _FINISH = {"max_tokens": "length", "model_length": "length", "": "stop"}
 """Other servers' words for a finish reason."""
 
@@ -32,9 +37,9 @@ def read_body(text: bytes) -> dict[str, Any]:
         choice = body["choices"][0]
         problem = body.get("error") or choice.get("error")
         if problem or choice.get("finish_reason") == "error":
-            raise ModelError(classify(200, {}, encode({"error": problem or "the server gave up"}).decode()))
+            raise refusal(200, {}, encode({"error": problem or "the server gave up"}).decode())
     except (ValueError, TypeError, LookupError, AttributeError):
-        raise ModelError(classify(200, {}, text.decode("utf-8", "replace"))) from None
+        raise refusal(200, {}, text.decode("utf-8", "replace")) from None
     return dict(body)
 
 
@@ -55,6 +60,46 @@ class EventSplitter:
             elif not line and self._data:
                 data, self._data = b"\n".join(self._data), []
                 yield data
+
+
+class Telling:
+    """What a listener hears of one answer; takes back what turns out to be wrong.
+
+    Args:
+        tell: The listener.
+        names: Tools by their names on the wire.
+    """
+
+    def __init__(self, tell: Callable[[Delta], None], names: Mapping[str, str]) -> None:
+        self._tell, self._names = tell, names
+        self._texts: list[str] = []
+        self._told = False
+
+    def hear(self, delta: Delta) -> None:
+        """Pass a piece on."""
+        if delta.kind == "call":
+            delta = replace(delta, name=self._names.get(delta.name, delta.name))
+        elif delta.kind == "text":
+            self._texts.append(delta.text)
+        self._told = True
+        self._tell(delta)
+
+    def withdraw(self) -> None:
+        """Take everything back."""
+        if self._told:
+            self._told = False
+            self._texts.clear()
+            self._tell(Delta("reset"))
+
+    def settle(self, reply: Reply) -> None:
+        """Tell the text of the whole reply where the pieces said something else: a call in disguise, or nothing."""
+        if "".join(self._texts).strip() == reply.content.strip():
+            return
+        self.withdraw()
+        if reply.reasoning:
+            self.hear(Delta("reasoning", reply.reasoning))
+        if reply.content:
+            self.hear(Delta("text", reply.content))
 
 
 class Assembly:
@@ -89,9 +134,9 @@ class Assembly:
             chunk = decode(event)
             choices = chunk.get("choices")
         except (ValueError, AttributeError):
-            raise ModelError(classify(200, {}, event.decode("utf-8", "replace"))) from None
+            raise refusal(200, {}, event.decode("utf-8", "replace")) from None
         if chunk.get("error") or not isinstance(choices, list | None):
-            raise ModelError(classify(200, {}, event.decode("utf-8", "replace")))
+            raise refusal(200, {}, event.decode("utf-8", "replace"))
         for name in ("model", "usage"):
             if chunk.get(name):
                 self._body[name] = chunk[name]
@@ -125,7 +170,7 @@ class Assembly:
                 yield from self._think.feed(text)
             elif name == "tool_calls":
                 for part in _dicts(value):
-                    self._add_call(part)
+                    yield self._add_call(part)
             elif name not in _PLAIN_FIELDS and value is not None:
                 self._join(name, value)
                 if name in ("reasoning_content", "reasoning") and isinstance(value, str) and value:
@@ -136,26 +181,29 @@ class Assembly:
         joins = isinstance(value, str | list) and type(before) is type(value)
         self._message[name] = before + value if joins else value
 
-    def _add_call(self, part: Mapping[str, Any]) -> None:
+    def _add_call(self, part: Mapping[str, Any]) -> Delta:
         function = _dict(part.get("function"))
         name, arguments = function.get("name"), function.get("arguments")
-        call = self._call_of(part, starts=bool(name))
+        call = self._call_of(part, starts=bool(name), more=bool(arguments))
+        call |= {field: value for field, value in part.items() if field not in _CALL_FIELDS}
         call["id"] = call["id"] or part.get("id")
         call["name"] = call["name"] or name  # some servers repeat the whole name: names are never joined
         if isinstance(arguments, str) and isinstance(call["arguments"], str):
             call["arguments"] += arguments
         elif arguments is not None:
             call["arguments"] = arguments
+        return Delta("call", arguments if isinstance(arguments, str) else "", str(call["name"] or ""))
 
-    def _call_of(self, part: Mapping[str, Any], *, starts: bool) -> dict[str, Any]:
+    def _call_of(self, part: Mapping[str, Any], *, starts: bool, more: bool) -> dict[str, Any]:
         """Find the call that a delta belongs to, or begin one."""
         index, id_ = part.get("index"), part.get("id")
         known: dict[str, Any]
         for known in reversed(self._calls):
             if index is None:  # by id; with neither it goes on with the last one
                 belongs = known["id"] == id_ if id_ else not starts
-            else:  # an index that comes again with another id and a name is another call
-                belongs = known["index"] == index and not (starts and id_ and known["id"] not in (None, id_))
+            else:  # an index that comes again with a name is another call if its id is, or if the known one is whole
+                other = bool(id_) and known["id"] not in (None, id_)
+                belongs = known["index"] == index and not (starts and (other or (more and _is_whole(known))))
             if belongs:
                 return known
         call: dict[str, Any] = {"index": index, "id": None, "name": None, "arguments": ""}
@@ -163,8 +211,22 @@ class Assembly:
         return call
 
 
+def _is_whole(call: Mapping[str, Any]) -> bool:
+    """Whether the arguments of a call are all there."""
+    try:
+        return isinstance(decode(call["arguments"].encode()), dict)
+    except (ValueError, AttributeError):
+        return False
+
+
 def read_reply(
-    body: Mapping[str, Any], request: Request, *, sent: bytes, price: Price | None, salvaging: bool = True
+    body: Mapping[str, Any],
+    request: Request,
+    *,
+    sent: bytes,
+    price: Price | None,
+    salvaging: bool = True,
+    origin: str = "",
 ) -> Reply:
     """Turn the body of an answer into a reply whose ids are unique and whose text is only text.
 
@@ -174,15 +236,23 @@ def read_reply(
         sent: The request on the wire, to estimate its tokens where the server does not count them.
         price: What the model costs.
         salvaging: Take calls that were written as text for calls.
+        origin: The endpoint that answered.
+
+    Raises:
+        ModelError: A call was required, and none came.
     """
     choice = body["choices"][0]
     message = _dict(choice.get("message"))
     reasoning, content = _texts(message.get("content"))
     thought, content = split_think(content)
-    offered = {tool.name for tool in request.tools}
-    calls = tuple(_call(item, offered) for item in _dicts(message.get("tool_calls")))
-    if salvaging and not calls and offered and request.tool_choice != "none":
-        content, calls = salvage(content, offered)
+    names = {} if request.output else offered_names(request)
+    calls = tuple(_call(item, names) for item in _dicts(message.get("tool_calls")))
+    if salvaging and names and not calls:
+        content, found = salvage(content, names)
+        if request.tool_choice != "none":  # else they are neither calls nor an answer
+            calls = tuple(replace(c, name=names[c.name], arguments=_arguments(c.arguments)) for c in found)
+    if request.tool_choice == "required" and names and not calls:
+        raise ModelError(Failure(FailureKind.bad_model_output, "a tool call was required, and none came"))
     extra = {k: v for k, v in message.items() if k not in _PLAIN_FIELDS and v}
     given = extra.get("reasoning_content") or extra.get("reasoning")
     finish = str(choice.get("finish_reason") or "")
@@ -194,7 +264,13 @@ def read_reply(
         model=str(body.get("model") or ""),
         reasoning=given if isinstance(given, str) else reasoning or thought,
         extra=extra,
+        origin=origin,
     )
+
+
+def offered_names(request: Request) -> dict[str, str]:
+    """Return the offered tools by the names that a model may call them, those on the wire and their own."""
+    return {called: tool.name for tool in request.tools for called in (tool.name, wire_name(tool.name))}
 
 
 def _dict(value: object) -> dict[str, Any]:
@@ -214,11 +290,13 @@ def _texts(content: Json) -> tuple[str, str]:
     return "".join(_texts(part.get("thinking"))[1] for part in parts), text
 
 
-def _call(item: Mapping[str, Any], offered: Collection[str]) -> ToolCall:
+def _call(item: Mapping[str, Any], names: Mapping[str, str]) -> ToolCall:
     function = _dict(item.get("function")) or item
     name = str(function.get("name") or "").strip()
-    name = name if name in offered else name.removeprefix("functions.")
-    return ToolCall(str(item.get("id") or ""), name, _arguments(function.get("arguments")))
+    if name not in names:  # some servers leave a template's marks on it
+        name = name.removeprefix("functions.").partition("<|")[0]
+    extra = {field: value for field, value in item.items() if field not in _CALL_FIELDS and value}
+    return ToolCall(str(item.get("id") or ""), names.get(name, name), _arguments(function.get("arguments")), extra)
 
 
 def _arguments(value: Json) -> str:
@@ -227,6 +305,11 @@ def _arguments(value: Json) -> str:
         return "{}"
     if not isinstance(value, str):
         return encode(value).decode()
+    if _LONE.search(value):
+        try:
+            return encode(decode(value.encode())).decode()
+        except ValueError:
+            return value
     if value.lstrip().startswith('"'):  # encoded twice?
         try:
             inner = decode(value.encode())

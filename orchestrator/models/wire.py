@@ -5,51 +5,70 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from hashlib import sha256
 from typing import Any
 
 import orjson
 
-from orchestrator.messages import Json, Message, ToolCall, ToolSpec
+from orchestrator.messages import Image, Json, Message, ToolCall, ToolSpec
+from orchestrator.models.narrow import narrow, with_items
 
+MOST_TOOLS = 128
+"""Tools that a request may offer."""
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_MADE = re.compile(r".*_x[0-9a-f]{10}")
+"""What a name that stands for another one looks like."""
 
 
-def wire_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
+def wire_messages(messages: Sequence[Message], *, origin: str = "", vision: bool = False) -> list[dict[str, Any]]:
     """Shape a conversation for the wire; a longer conversation begins with the same messages.
 
     Neighbouring user texts become one message, and notes and data join the message before them, as many servers
-    refuse a user message after another or after a tool message.
+    refuse a user message after another or after a tool message. Images of tools follow all tool messages of a turn.
+
+    Args:
+        messages: The conversation.
+        origin: The endpoint it goes to; fields that only another one understands stay here.
+        vision: Whether images can be seen there; else a note names them.
     """
     wire: list[dict[str, Any]] = []
+    seen: list[Image] = []
     for message in messages:
+        if message.role in ("assistant", "user"):
+            _show(seen, wire)
         if message.role == "assistant":
             if message.content or message.calls:
-                wire.append(_assistant(message))
+                wire.append(_assistant(message, origin))
             continue
-        role = message.role if message.role in ("system", "tool") else "user"
+        content = message.content if vision else _with_notes(message)
         joins = ("user",) if message.role == "user" else ("user", "tool")
-        if role == "user" and wire and wire[-1]["role"] in joins:
-            wire[-1]["content"] += f"\n\n{message.content}"
-        elif role == "tool":
-            wire.append({"role": role, "tool_call_id": message.call_id, "content": message.content})
+        if message.role == "system":
+            wire.append({"role": "system", "content": content})
+        elif message.role == "tool":
+            wire.append({"role": "tool", "tool_call_id": message.call_id, "content": content})
+        elif wire and wire[-1]["role"] in joins:
+            _join(wire[-1], content)
         else:
-            wire.append({"role": role, "content": message.content})
+            wire.append({"role": "user", "content": content})
+        seen += message.images if vision else ()
+    _show(seen, wire)
     return wire
 
 
-def _assistant(message: Message) -> dict[str, Any]:
+def _assistant(message: Message, origin: str) -> dict[str, Any]:
     # content stays "" beside calls: a null is what more servers refuse
-    wire: dict[str, Any] = {"role": "assistant", "content": message.content, **message.extra}
+    at_home = message.origin == origin
+    wire: dict[str, Any] = {"role": "assistant", "content": message.content, **(message.extra if at_home else {})}
     if message.calls:
-        wire["tool_calls"] = [_call(call) for call in message.calls]
+        wire["tool_calls"] = [_call(call, at_home) for call in message.calls]
     return wire
 
 
-def _call(call: ToolCall) -> dict[str, Any]:
+def _call(call: ToolCall, at_home: bool) -> dict[str, Any]:
     """Some servers answer 500 to every request that repeats a model's malformed call: it goes back mended."""
-    name = call.name if _NAME.fullmatch(call.name) else re.sub(r"[^a-zA-Z0-9_-]", "_", call.name)[:64] or "unnamed"
-    arguments = wire_arguments(call.arguments)
-    return {"id": call.id, "type": "function", "function": {"name": name, "arguments": arguments}}
+    function = {"name": wire_name(call.name), "arguments": wire_arguments(call.arguments)}
+    return {"id": call.id, "type": "function", "function": function, **(call.extra if at_home else {})}
 
 
 def wire_arguments(text: str) -> str:
@@ -64,15 +83,63 @@ def _is_object(text: str) -> bool:
         return False
 
 
-def wire_tools(tools: Iterable[ToolSpec]) -> list[dict[str, Any]]:
-    """Shape the offered tools for the wire, in their order."""
-    return [
-        {
-            "type": "function",
-            "function": {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)},
-        }
-        for tool in tools
-    ]
+def _join(wire: dict[str, Any], text: str) -> None:
+    if isinstance(wire["content"], str):
+        wire["content"] += f"\n\n{text}"
+    else:
+        wire["content"].append({"type": "text", "text": text})
+
+
+def _show(images: list[Image], wire: list[dict[str, Any]]) -> None:
+    """Put images into a user message, each behind its name."""
+    if not images:
+        return
+    parts: list[dict[str, Any]] = []
+    for image in images:
+        url = f"data:{image.media_type};base64,{image.data}"
+        parts += [{"type": "text", "text": f"[{image.path}]"}, {"type": "image_url", "image_url": {"url": url}}]
+    images.clear()
+    if wire and wire[-1]["role"] == "user":
+        before = wire.pop()["content"]
+        parts = [*([{"type": "text", "text": before}] if isinstance(before, str) else before), *parts]
+    wire.append({"role": "user", "content": parts})
+
+
+def _with_notes(message: Message) -> str:
+    notes = [f"[{image.path}: an image ({image.media_type}), which this model cannot see]" for image in message.images]
+    return "\n\n".join([message.content, *notes])
+
+
+def wire_tools(tools: Iterable[ToolSpec], refused: frozenset[str] = frozenset()) -> list[dict[str, Any]]:
+    """Shape the offered tools for the wire, in their order.
+
+    Args:
+        tools: What is offered.
+        refused: What their schemas may not have, in the words of `narrow`.
+    """
+    return [_tool(tool, refused) for tool in tools]
+
+
+@lru_cache(maxsize=1024)  # the same tools go out with every request of a conversation
+def _tool(tool: ToolSpec, refused: frozenset[str]) -> dict[str, Any]:
+    parameters = with_items(tool.parameters)
+    function = {
+        "name": wire_name(tool.name),
+        "description": tool.description,
+        "parameters": narrow(parameters, refused) if refused else parameters,
+    }
+    return {"type": "function", "function": function}
+
+
+def wire_name(name: str) -> str:
+    """Return the name that stands for a tool on the wire: its own where the protocol allows that.
+
+    Different names stay different: one that is changed ends in a hash, and one that only looks like such is changed.
+    """
+    if _NAME.fullmatch(name) and not _MADE.fullmatch(name):
+        return name
+    readable = re.sub(r"[^a-zA-Z0-9_-]+", "_", name)[:50] or "tool"
+    return f"{readable}_x{sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:10]}"
 
 
 def encode(body: Json) -> bytes:

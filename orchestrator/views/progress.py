@@ -12,6 +12,7 @@ from orchestrator.events import (
     BreakerChanged,
     BudgetReached,
     Compacted,
+    DeltaReset,
     Event,
     MessageAppended,
     ModelCalled,
@@ -150,7 +151,7 @@ class Progress:
                 self._plan(event)
             case SubtaskStarted() | SubtaskWaiting() | SubtaskEnded() | ReviewDone():
                 self._subtask(event)
-            case ModelCalled() | ModelReplied() | ModelFailed() | TextDelta() | MessageAppended():
+            case ModelCalled() | ModelReplied() | ModelFailed() | TextDelta() | DeltaReset() | MessageAppended():
                 self._model(event)
             case ToolStarted() | ToolReturned() | ToolProgress():
                 self._tool(event)
@@ -237,7 +238,9 @@ class Progress:
                 review.state, review.ended = "done" if accepted else "sent_back", event.at
                 review.result = feedback or ("accepted" if accepted else "without a word")
 
-    def _model(self, event: ModelCalled | ModelReplied | ModelFailed | TextDelta | MessageAppended) -> None:
+    def _model(
+        self, event: ModelCalled | ModelReplied | ModelFailed | TextDelta | DeltaReset | MessageAppended
+    ) -> None:
         if not event.key or (isinstance(event, MessageAppended) and event.message.role != "assistant"):
             return
         turn = self._turn(event)
@@ -247,6 +250,8 @@ class Progress:
                 turn.model, turn.text, turn.replied, turn.failed = model, "", None, None
             case TextDelta(text=text):
                 turn.text += text
+            case DeltaReset():
+                turn.text = ""
             case MessageAppended(message=message):
                 turn.text = message.content
             case ModelFailed():
