@@ -5,6 +5,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from orchestrator.binding import BindingError, parse_object
 from orchestrator.models.disguise import ThinkFilter, salvage, split_think
 
 OFFERED = ("read_file", "delegate", "write_file")
@@ -33,6 +34,9 @@ OFFERED = ("read_file", "delegate", "write_file")
         'read_file(path="a.txt")',
         "```python\nread_file(path='a.txt')\n```",
         "read_file(\n    path='a.txt',\n)",
+        "<tool_call>\n<function=read_file>\n<parameter=path>\na.txt\n</parameter>\n</function>\n</tool_call>",
+        "<tool_call>read_file\n<arg_key>path</arg_key>\n<arg_value>a.txt</arg_value>\n</tool_call>",
+        '<tool_call>{"name": "read_file", "arguments": {"path": "a.txt"}</tool_call>',
     ],
 )
 def test_a_call_written_as_text_is_a_call(written: str) -> None:
@@ -68,8 +72,8 @@ def test_brackets_in_strings_do_not_end_a_call() -> None:
         "read_file(a, b)",
         "read_file(path=name)",
         'read_file {"path": "a',
-        '<tool_call>\n{"name": "read_file", "arguments": {"path": "a.t',
         'read_file(path="a',
+        "<tool_call>unknown\n<arg_key>path</arg_key>\n<arg_value>a.txt</arg_value>\n</tool_call>",
         "read_file " + "[" * 50_000,
         "read_file(" * 5_000,
         "read_file\n" + "{\n" * 5_000,
@@ -79,6 +83,30 @@ def test_brackets_in_strings_do_not_end_a_call() -> None:
 )
 def test_an_answer_stays_an_answer_and_a_cut_call_is_no_call(answer: str) -> None:
     assert salvage(answer, OFFERED) == (answer, ())
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        '<tool_call>\n{"name": "read_file", "arguments": {"path": "a.t',
+        '```json\n{"name": "write_file", "arguments": {"text": "he said "hi""}}\n```',
+        '{"name": "delegate", "arguments": {"subtasks": [{"id": "a"',
+        "<tool_call>\n<function=write_file>\n<parameter=text>\nhalf of",
+    ],
+)
+def test_what_names_itself_a_call_but_is_none_is_neither_run_nor_an_answer(written: str) -> None:
+    """Q8: its arguments stay malformed, and the model is told so."""
+    rest, [call] = salvage(written, OFFERED)
+    assert call.name in OFFERED and rest == ""
+    with pytest.raises(BindingError):
+        parse_object(call.arguments)
+
+
+def test_parameters_in_tags_keep_their_lines_and_their_json() -> None:
+    text = "<function=write_file>\n<parameter=text>\none\n\ntwo\n</parameter>\n<parameter=rows>\n[1, 2]\n</parameter>\n"
+    rest, [call] = salvage(f"I write.\n{text}</function>\nDone.", OFFERED)
+    assert json.loads(call.arguments) == {"text": "one\n\ntwo", "rows": [1, 2]}
+    assert rest.split() == ["I", "write.", "Done."]
 
 
 @given(st.text())

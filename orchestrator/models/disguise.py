@@ -70,7 +70,8 @@ def salvage(content: str, offered: Collection[str]) -> tuple[str, tuple[ToolCall
     """Find calls of offered tools that a model wrote as text.
 
     Known forms, each at the start of a line, fenced, in `<tool_call>` tags or bare: `{"name": …, "arguments": …}`,
-    `name {json}`, `name(key="value")`, `functions.name: {json}`. A call that is cut off stays text.
+    `name {json}`, `name(key="value")`, `functions.name: {json}`, and parameters in tags. One that names itself a call
+    but is cut off or malformed is a call with malformed arguments, which nobody runs; others like that stay text.
 
     Returns:
         The text without them, and the calls (with empty ids).
@@ -102,7 +103,7 @@ def _places(offered: Collection[str]) -> re.Pattern[str]:
         r"^[ \t`]*(?:<tool_call>|(?:<\|\w+\|>)+|\[TOOL_CALLS\])?\s*"
         r"(?P<call>(?P<json>[{\[])"
         rf"|(?:<function=|functions?\.)?(?P<name>{names})(?::\d+)?\s*[:>=]?\s*(?:<\|\w+\|>)?(?:```\w*\s*)?"
-        r"(?P<open>[({]))",
+        r"(?P<open>[({]|<(?=parameter=|arg_key>|/function>|/tool_call>)))",
         re.MULTILINE,
     )
 
@@ -111,10 +112,13 @@ def _read(content: str, place: re.Match[str], offered: Collection[str]) -> tuple
     """Return the calls that begin at this place, and where they end."""
     if place["json"]:
         value, end = _json_at(content, place.start("json"))
-        return _calls_in(value, offered), end
+        return _malformed_at(content, end, offered) if value is None else (_calls_in(value, offered), end)
     if place["open"] == "{":
         value, end = _json_at(content, place.start("open"))
         return ([_call(place["name"], value)] if isinstance(value, dict) else []), end
+    if place["open"] == "<":
+        tagged, end = _tagged_at(content, place.start("open"))
+        return [_call(place["name"], tagged)], end
     arguments, end = _keywords_at(content, place.start("open"))
     return ([_call(place["name"], arguments)] if arguments is not None else []), end
 
@@ -124,6 +128,41 @@ def _json_at(text: str, start: int) -> tuple[Any, int]:
         return json.JSONDecoder(strict=False).raw_decode(text, start)
     except (ValueError, RecursionError):
         return None, start
+
+
+def _malformed_at(text: str, start: int, offered: Collection[str]) -> tuple[list[ToolCall], int]:
+    """Read a `{"name": …, "arguments": …` that is no JSON, up to what ends it."""
+    head = _HEAD.match(text, start)
+    if head is None or head["name"] not in offered:
+        return [], start
+    tail = _TAIL.search(text, head.end())
+    end = tail.start() if tail else len(text)
+    arguments = text[head.end() : end].strip()
+    whole, _ = _json_at(arguments, 0)
+    return [_call(head["name"], whole if isinstance(whole, dict) else arguments.removesuffix("}"))], end
+
+
+_HEAD = re.compile(r'\{\s*"name"\s*:\s*"(?:functions\.)?(?P<name>[^"]+)"\s*,\s*"(?:arguments|parameters)"\s*:\s*')
+_TAIL = re.compile(r"</tool_call>|^[ \t]*```|<\|\w+\|>", re.MULTILINE)
+
+
+def _tagged_at(text: str, start: int) -> tuple[dict[str, Any] | str, int]:
+    """Read parameters that stand in tags, each a JSON value or text; where one is cut off, what comes is malformed."""
+    arguments: dict[str, Any] = {}
+    while found := _PARAMETER.match(text, start):
+        name, value = found["name"] or found["key"], found["text"] if found["name"] else found["value"]
+        value = value.removeprefix("\n").removesuffix("\n")
+        arguments[name.strip()] = _json_at(value, 0)[0] if value[:1] in ("{", "[") else value
+        start = found.end()
+    closed = re.compile(r"\s*</(?:function|tool_call)>").match(text, start)
+    return (arguments, start) if closed else ("{", len(text))
+
+
+_PARAMETER = re.compile(
+    r"\s*(?:<parameter=(?P<name>[^>\n]+)>(?P<text>.*?)</parameter>"
+    r"|<arg_key>(?P<key>[^<]+)</arg_key>\s*<arg_value>(?P<value>.*?)</arg_value>)",
+    re.DOTALL,
+)
 
 
 def _calls_in(value: Any, offered: Collection[str]) -> list[ToolCall]:

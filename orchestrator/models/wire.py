@@ -35,13 +35,13 @@ def wire_messages(messages: Sequence[Message], *, origin: str = "", vision: bool
     wire: list[dict[str, Any]] = []
     seen: list[Image] = []
     for message in messages:
-        if message.role in ("assistant", "user"):
+        if seen and message.role in ("assistant", "user"):
             _show(seen, wire)
         if message.role == "assistant":
             if message.content or message.calls:
                 wire.append(_assistant(message, origin))
             continue
-        content = message.content if vision else _with_notes(message)
+        content = message.content if vision or not message.images else _with_notes(message)
         joins = ("user",) if message.role == "user" else ("user", "tool")
         if message.role == "system":
             wire.append({"role": "system", "content": content})
@@ -51,7 +51,8 @@ def wire_messages(messages: Sequence[Message], *, origin: str = "", vision: bool
             _join(wire[-1], content)
         else:
             wire.append({"role": "user", "content": content})
-        seen += message.images if vision else ()
+        if vision:
+            seen += message.images
     _show(seen, wire)
     return wire
 
@@ -131,6 +132,7 @@ def _tool(tool: ToolSpec, refused: frozenset[str]) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
+@lru_cache(maxsize=1024)
 def wire_name(name: str) -> str:
     """Return the name that stands for a tool on the wire: its own where the protocol allows that.
 
