@@ -15,6 +15,7 @@ from orchestrator.messages import Json
 from orchestrator.models import Model
 from orchestrator.plan import FormattedGoal
 from orchestrator.profile import Profile
+from orchestrator.redact import redact_json
 from orchestrator.role import Role
 from orchestrator.schedule import Slots
 from orchestrator.threads import ThreadPool
@@ -29,15 +30,16 @@ if TYPE_CHECKING:
 class Variables(MutableMapping[str, Json]):
     """The run's variables; every change is an event, so that a resumed run has them again."""
 
-    def __init__(self, log: RunLog, values: Mapping[str, Json] | None = None) -> None:
-        self._log, self._values = log, dict(values or {})
+    def __init__(self, log: RunLog, redact: Callable[[str], str]) -> None:
+        self._log, self._redact = log, redact
+        self._values: dict[str, Json] = {}
 
     def __getitem__(self, name: str) -> Json:
         return self._values[name]
 
     def __setitem__(self, name: str, value: Json) -> None:
         self._values[name] = value
-        self._log.add(VariableSet(name=name, value=value))
+        self._log.add(VariableSet(name=name, value=redact_json(value, self._redact)))
 
     def __delitem__(self, name: str) -> None:
         del self._values[name]

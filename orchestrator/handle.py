@@ -216,7 +216,7 @@ class RunHandle:
             deadline=Deadline.after(time.monotonic(), limits.time),
             slots=Slots(limits.max_parallel),
             workspace=workspace,
-            variables=Variables(self._log),
+            variables=Variables(self._log, house.redact),
             threads=house.threads,
             redact=house.redact,
             deps=house.deps,
@@ -285,7 +285,7 @@ class RunHandle:
             raise
         except Exception as error:  # noqa: BLE001 - the run's edge: a fault of ours becomes a failed run
             self._log.add(Warned(text=context.redact(traceback.format_exc())))
-            failure = Failure(FailureKind.bug, f"{type(error).__name__}: {error}")
+            failure = Failure(FailureKind.bug, context.redact(f"{type(error).__name__}: {error}"))
             result = self._failed(context, workers, "bug", failure)
         self._ending = True
         self._log.add(RunEnded(result=result))

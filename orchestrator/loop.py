@@ -84,7 +84,7 @@ class AgentLoop:
         self.last: Observation | None = None
         self.succeeded = False
         self.acted_once = False
-        """A call that must not be repeated went through."""
+        """A call that must not be repeated was run, well or not."""
 
     async def run(self) -> Ending:
         """Go on until the loop ends; afterwards the conversation can be continued and run again.
@@ -256,7 +256,7 @@ class AgentLoop:
             self.add(Message("tool", observation.text, call_id=observation.call.id), key)
             self.last = observation
             self.succeeded |= observation.ok
-            self.acted_once |= observation.ok and observation.effect == "once"
+            self.acted_once |= observation.acted_once
 
     async def _judge(self, observations: Sequence[Observation]) -> Ending | None:
         """See whether the loop gets anywhere."""

@@ -167,7 +167,7 @@ class Workers:
             raise
         except Exception as error:  # noqa: BLE001 - a fault of ours must not take the siblings down
             self.context.log.add(Warned(path=job.path, text=self.context.redact(traceback.format_exc())))
-            failure = Failure(FailureKind.bug, f"{type(error).__name__}: {error}")
+            failure = Failure(FailureKind.bug, self.context.redact(f"{type(error).__name__}: {error}"))
             ending, attempts = Ending("failed", "bug", failure=failure), 1
         outcome = self._outcome(job, ending, attempts)
         self.context.log.add(SubtaskEnded(path=job.path, outcome=outcome))

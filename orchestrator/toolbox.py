@@ -39,7 +39,8 @@ class Observation:
     final: bool = False
     counted: bool = True
     """Whether repetition and failure counters see it."""
-    effect: str = "read"
+    acted_once: bool = False
+    """A call that must not be repeated was run, well or not."""
     failure: Failure | None = None
 
 
@@ -129,6 +130,8 @@ class Toolbox:
             job.arguments = bind(call.arguments, tool)
         except BindingError as error:
             job.fail(tool.misused(str(error)) if tool.misused else str(error))
+        except Exception as error:  # noqa: BLE001 - a validator of the tool's own models may raise anything
+            job.fail(f"the arguments of {tool.name} could not be checked: {type(error).__name__}: {error}")
         return job
 
     def _intend(self, job: _Job) -> None:
@@ -237,7 +240,7 @@ class Toolbox:
             whole if result.value == result.content else redact_json(result.value, self.context.redact),
             final=result.final and not result.error,
             counted=job.tool is None or job.tool.counted,
-            effect=job.tool.effect if job.tool else "read",
+            acted_once=job.tool is not None and job.arguments is not None and job.tool.effect == "once",
             failure=failure,
         )
 
