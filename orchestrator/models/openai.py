@@ -255,6 +255,7 @@ class OpenAIModel:
         import openai
 
         read = self._timeout.read if streams else self._timeout.first_byte
+        await asyncio.sleep(0)  # lets a kept connection that the server has closed be seen as closed
         try:
             response = cast(
                 "httpx2.Response",
