@@ -188,6 +188,7 @@ def test_every_command_has_a_help(capsys: pytest.CaptureFixture[str]) -> None:
         "solve",
         "plan",
         "test",
+        "doctor",
         "check",
         "roles",
         "tools",

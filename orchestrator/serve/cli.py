@@ -74,6 +74,10 @@ def parser() -> argparse.ArgumentParser:
     test.add_argument("scenarios", nargs="*", help="folders, files or names (default: all)")
     test.add_argument("--live", action="store_true", help="ask the configured model, not the recordings")
 
+    doctor = add("doctor", "doctor.doctor", "say what the model's server can do, and which settings suit it")
+    doctor.add_argument("model", nargs="?", default="default", help="key of the model in ori.yaml (default: default)")
+    doctor.add_argument("--full", action="store_true", help="make two more calls, to see all of it")
+
     add("check", "content.check", "say what is wrong with settings, roles, prompts, tools, scenarios")
     add("roles", "content.roles", "list the roles")
     add("tools", "content.tools", "list the tools")

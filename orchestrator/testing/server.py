@@ -12,6 +12,7 @@ from itertools import count
 from types import TracebackType
 from typing import Any, Literal, Self
 
+from orchestrator.messages import Json
 from orchestrator.testing.answers import Answer, fault, rendered
 from orchestrator.testing.linter import Profile, lint
 
@@ -64,9 +65,17 @@ class ScriptedServer:
         replies: Answers in order, or a function of the request's body; see `route` for parallel conversations.
         strict: Answer a request that breaks a rule with 400.
         profile: Whose rules apply.
+        pages: JSON that is there to be read, by path, such as `/v1/models`.
     """
 
-    def __init__(self, replies: Replies, *, strict: bool = True, profile: Profile = "openai") -> None:
+    def __init__(
+        self,
+        replies: Replies,
+        *,
+        strict: bool = True,
+        profile: Profile = "openai",
+        pages: Mapping[str, Json] | None = None,
+    ) -> None:
         self.requests: list[dict[str, Any]] = []
         """Bodies of all requests, in the order in which they came."""
         self.headers: list[dict[str, str]] = []
@@ -84,6 +93,7 @@ class ScriptedServer:
         self._script = _script(replies)
         self._strict = strict
         self._profile: Profile = profile
+        self._pages = dict(pages or {})
         self._faults: list[str] = []
         self._ids = count(1)
         self._changed = asyncio.Event()
@@ -133,7 +143,9 @@ class ScriptedServer:
         body = await reader.readexactly(int(headers.get("content-length", 0)))
         path = start.split()[1].partition("?")[0]
         if path != "/v1/chat/completions":
-            return await self._send(fault(404, {"error": {"message": f"nothing is at {path}"}}), {}, reader, writer)
+            page = self._pages.get(path)
+            answer = fault(404, {"error": {"message": f"nothing is at {path}"}}) if page is None else fault(200, page)
+            return await self._send(answer, {}, reader, writer)
         request = json.loads(body)
         self.requests.append(request)
         self.headers.append(headers)
