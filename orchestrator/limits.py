@@ -26,11 +26,11 @@ class Limits(BaseModel):
     max_subtasks: int = Field(50, ge=1)
     """Subtasks of one planner."""
     tokens: int = Field(500_000, ge=1)
-    """Tokens read and written by one run."""
+    """Tokens read and written by one run; as a limit of a role: by one subtask and all below it."""
     cost: Decimal | None = Field(None, gt=0)
-    """Money spent by one run, in the currency of the models' prices."""
+    """Money spent likewise, in the currency of the models' prices."""
     model_calls: int = Field(200, ge=1)
-    """Model calls of one run."""
+    """Model calls, counted likewise."""
     time: float = Field(3600, gt=0)
     """Seconds of one run."""
 
