@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from hashlib import sha256
 
 import orjson
 
 from orchestrator.messages import Message, ToolCall
 from orchestrator.models.tokens import estimate_tokens
-from orchestrator.models.wire import wire_arguments
+from orchestrator.models.wire import scrubbed, wire_arguments
 
 
 class Conversation:
@@ -40,8 +41,13 @@ class Conversation:
         """Chained over all messages: equal hashes mean equal conversations."""
         return self._hash
 
-    def append(self, message: Message) -> None:
-        """Add a message at the end."""
+    def append(self, message: Message) -> Message:
+        """Add a message at the end, and return it as it is kept: lone surrogates are replaced."""
+        try:
+            data = orjson.dumps(message)
+        except TypeError:  # a lone surrogate, or a number that is too large for orjson
+            message = replace(message, content=scrubbed(message.content))
+            data = repr(message).encode("utf-8", "replace")
         self._messages.append(message)
         arguments = (wire_arguments(call.arguments) for call in message.calls)
         weight = estimate_tokens(message.content) + sum(map(estimate_tokens, arguments))
@@ -49,7 +55,8 @@ class Conversation:
             self.system_tokens += weight
         else:
             self.history_tokens += weight
-        self._hash = sha256(self._hash.encode() + orjson.dumps(message)).hexdigest()
+        self._hash = sha256(self._hash.encode() + data).hexdigest()
+        return message
 
     def open_calls(self) -> tuple[ToolCall, ...]:
         """Return the calls of the last assistant message that have no answer yet, in order."""

@@ -8,14 +8,17 @@ from typing import Any
 
 import pytest
 
+from orchestrator import tool
+from orchestrator.conversation import Conversation
 from orchestrator.errors import ModelError
 from orchestrator.failure import FailureKind
 from orchestrator.messages import Delta, Image, Message, Reply, Request, ToolCall, ToolSpec
 from orchestrator.models.openai import OpenAIModel
 from orchestrator.models.presets import PresetName
-from orchestrator.models.wire import MOST_TOOLS, encode, wire_name
+from orchestrator.models.wire import MOST_TOOLS, encode, wire_messages, wire_name
 from orchestrator.testing import Answer, Replies, ScriptedServer, call, cut, drop, fault, lint, text
 from orchestrator.testing.linter import Profile
+from tests.loops import run
 
 PING = ToolSpec("ping", "Ping.", {"type": "object", "properties": {"n": {"type": "integer"}}})
 ASK = (Message("system", "You answer."), Message("user", "Ping?"))
@@ -555,3 +558,23 @@ async def test_the_model_that_came_back_is_recorded_whatever_was_asked_for(liste
     async with serving([text("ok", model="another-model-7b")]) as (model, server):
         reply = await ask(model, listening)
     assert (server.requests[0]["model"], reply.model) == ("scripted", "another-model-7b")
+
+
+async def test_a_run_survives_lone_surrogates_wherever_they_come_from() -> None:
+    """Q17: from the user, a tool and the model; none of them reaches a server or the log."""
+
+    @tool(effect="read")
+    async def look() -> str:
+        """Look. Use it once. Returns text."""
+        return "seen \ud83d"
+
+    ran = await run([call("look", {}), text("answer \ud83d")], look, task="goal \ud83d")
+    assert ran.result.status == "done" and ran.result.answer.strip("\ufffd") == "answer "
+    assert ran.said("user") == ["goal \ufffd"] and ran.observations == ["seen \ufffd"]
+
+
+def test_a_number_that_is_too_large_for_the_encoder_stays_in_the_conversation() -> None:
+    """Q9: unknown fields are kept, whatever is in them."""
+    kept = Conversation([Message("assistant", "ok", extra={"trace": 10**30})])
+    assert kept.messages[0].extra == {"trace": 10**30} and kept.hash
+    assert encode(wire_messages(kept.messages))

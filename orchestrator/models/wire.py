@@ -149,7 +149,7 @@ def encode(body: Json) -> bytes:
     try:
         return orjson.dumps(body)
     except TypeError:  # orjson refuses lone surrogates
-        return json.dumps(_scrubbed(body), ensure_ascii=False, separators=(",", ":")).encode()
+        return json.dumps(scrubbed(body), ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def decode(data: bytes) -> Json:
@@ -162,14 +162,15 @@ def decode(data: bytes) -> Json:
         return orjson.loads(data)
     except ValueError:
         try:
-            return _scrubbed(json.loads(data.decode("utf-8", "replace"), strict=False))
+            return scrubbed(json.loads(data.decode("utf-8", "replace"), strict=False))
         except RecursionError:
             raise ValueError("nested too deeply") from None
 
 
-def _scrubbed(value: Json) -> Json:
+def scrubbed(value: Json) -> Json:
+    """Replace lone surrogates, which no UTF-8 can carry."""
     if isinstance(value, str):
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, dict):
-        return {_scrubbed(k): _scrubbed(v) for k, v in value.items()}
-    return [_scrubbed(item) for item in value] if isinstance(value, (list, tuple)) else value
+        return {scrubbed(k): scrubbed(v) for k, v in value.items()}
+    return [scrubbed(item) for item in value] if isinstance(value, (list, tuple)) else value
