@@ -10,7 +10,9 @@ from orchestrator.models.openai import OpenAIModel
 
 CHUNK = {"choices": [{"index": 0, "delta": {"content": "42"}, "finish_reason": "stop"}]}
 STREAM = f"data: {json.dumps(CHUNK)}\n\ndata: [DONE]\n\n".encode()
-HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\nkeep-alive: timeout=5\r\n\r\n"
+HEAD = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\nkeep-alive: timeout=5\r\n\r\n"
+)
 
 
 async def closing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
