@@ -15,6 +15,7 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ValidationError
 
+from orchestrator.answers import Ending
 from orchestrator.catalog import Catalog
 from orchestrator.context import RunContext, Variables
 from orchestrator.delegate import NAME as DELEGATE
@@ -27,7 +28,6 @@ from orchestrator.journal import Journal
 from orchestrator.journal.log import RunLog
 from orchestrator.ledger import Ledger, Today
 from orchestrator.limits import Deadline, Limits
-from orchestrator.loop import Ending
 from orchestrator.messages import Json
 from orchestrator.models import Model
 from orchestrator.models.endpoint import Endpoint

@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import orjson
 
-from orchestrator.answer import final_answer
+from orchestrator.answers import Answers, Ending, final_answer
 from orchestrator.context import RunContext, record_key
 from orchestrator.conversation import Conversation
-from orchestrator.errors import LoopStopped, ModelError, OutOfBudget, ReplayMiss, RunStopped, ToolError
+from orchestrator.errors import LoopStopped, ModelError, OutOfBudget, ReplayMiss, RunStopped
 from orchestrator.events import (
     MessageAppended,
     ModelCalled,
@@ -27,23 +26,9 @@ from orchestrator.messages import Delta, Json, Message, Reply, Request, ToolCall
 from orchestrator.models.replay import observed_hash
 from orchestrator.results import OutcomeStatus, StopReason
 from orchestrator.role import Role
-from orchestrator.schema import RESULT_TOOL, read_result, result_schema
+from orchestrator.schema import RESULT_TOOL, result_schema
 from orchestrator.stuck import Seen, Stuck
 from orchestrator.toolbox import Observation, Toolbox
-
-MENDS = 2
-"""How often a model may mend a structured result before the loop gives up."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """How a loop ended."""
-
-    status: OutcomeStatus
-    stop_reason: StopReason
-    answer: str = ""
-    value: Json = None
-    failure: Failure | None = None
 
 
 class AgentLoop:
@@ -77,12 +62,7 @@ class AgentLoop:
         self.model, self.profile = context.models(role.model)
         self.turn = 0
         self.stuck = Stuck(self.profile.warn_at, self.profile.stop_at)
-        self.asked: set[str] = set()
-        self.faults: list[str] = []
-        """Of the structured results so far: where each one did not fit."""
-        self.parts: list[str] = []
-        self.last: Observation | None = None
-        self.succeeded = False
+        self.answers = Answers(role, self.profile, toolbox, conversation, self.stuck, output)
         self.acted_once = False
         """A call that must not be repeated was run, well or not."""
 
@@ -102,7 +82,7 @@ class AgentLoop:
             if not limit.expired():
                 raise
             failure = Failure(FailureKind.timeout, f"stopped after {self._elapsed():.0f} s, its time limit")
-            return self._what_there_is("deadline", failure)
+            return self.answers.so_far("deadline", failure)
         except LoopStopped as stopped:
             return Ending("failed", stopped.stop_reason, failure=stopped.failure)
         except ModelError as error:
@@ -119,7 +99,7 @@ class AgentLoop:
             why = self.context.text("why_budget", limit=out.limit)
             if out.own:
                 return await self._wrap_up("budget", why)
-            return self._what_there_is("budget", Failure(FailureKind.budget, why))
+            return self.answers.so_far("budget", Failure(FailureKind.budget, why))
         return await self._act(reply)
 
     # think
@@ -197,7 +177,7 @@ class AgentLoop:
         """Return the schema that this answer has to fit: where nothing can be called, or after a wrong result."""
         if self.output is None or self.profile.structured != "json_schema":
             return None
-        hands_in = not self.toolbox.specs or self.faults or tool_choice == "none"
+        hands_in = not self.toolbox.specs or self.answers.faults or tool_choice == "none"
         return result_schema(self.output) if hands_in else None
 
     def _deltas(self, key: str) -> Callable[[Delta], None]:
@@ -213,19 +193,15 @@ class AgentLoop:
         if reply.finish_reason == "content_filter":
             failure = Failure(FailureKind.content_filter, "the model's server withheld the answer (content filter)")
             return Ending("failed", "model_unavailable", failure=failure)
-        if not reply.calls and not reply.content.strip():
-            return self._empty()
-        self.asked.discard("empty_reply")
         if reply.calls:
             return await self._call(reply)
-        if reply.finish_reason == "length":
-            return self._cut(reply.content)
-        text = "".join([*self.parts, reply.content])
-        self.parts.clear()
-        return self._answer(text)
+        judged = self.answers.judge(reply)
+        if isinstance(judged, Ending):
+            return judged
+        self._note(judged)
+        return None
 
     async def _call(self, reply: Reply) -> Ending | None:
-        self.parts.clear()
         calls, why_not = self._runnable(reply)
         observations = await self.toolbox.run(calls, self.turn)
         rejected = next((o for o in observations if o.call.name == RESULT_TOOL and not o.ok), None)
@@ -237,7 +213,7 @@ class AgentLoop:
             return Ending("done", "answer", answer, final.value)
         if self.output is None and all(o.ok for o in observations) and (answer := final_answer(reply.content) or ""):
             return Ending("done", "answer", answer)
-        if self.output is not None and rejected and (ending := self._invalid(reply.content, rejected.text)):
+        if self.output is not None and rejected and (ending := self.answers.invalid(reply.content, rejected.text)):
             return ending
         return await self._judge(observations)
 
@@ -254,9 +230,8 @@ class AgentLoop:
         for number, observation in enumerate(observations, first):
             key = record_key(self.path, self.turn, "tool", number)
             self.add(Message("tool", observation.text, call_id=observation.call.id), key)
-            self.last = observation
-            self.succeeded |= observation.ok
             self.acted_once |= observation.acted_once
+        self.answers.acted(observations)
 
     async def _judge(self, observations: Sequence[Observation]) -> Ending | None:
         """See whether the loop gets anywhere."""
@@ -288,88 +263,8 @@ class AgentLoop:
         if self.role.on_failure == "needs_review":
             return Ending("needs_review", "needs_person", self.conversation.last_text(), failure=failure)
         ending = await self._wrap_up("tool_failures", self.context.text("why_failing"))
-        status: OutcomeStatus = "partial" if self.succeeded else "failed"
+        status: OutcomeStatus = "partial" if self.answers.succeeded else "failed"
         return Ending(status, "tool_failures", ending.answer, ending.value, failure)
-
-    # ways to end
-
-    def _answer(self, text: str) -> Ending | None:
-        """Decide whether a text without calls ends the loop."""
-        if self.output is not None:
-            return self._structured(text)
-        answer = final_answer(text)
-        if answer == "":
-            return self._empty()
-        if answer is None and self.role.final_marker == "required":
-            return self._again("final_marker", text)
-        if self._lacks_evidence():
-            if "use_tools" not in self.asked:
-                self.asked.add("use_tools")
-                self._note(self.context.text("use_tools", tools=", ".join(self.toolbox.tools)))
-                return None
-            if self.profile.evidence:
-                return self._without_evidence(text)
-        if self.profile.evidence and self.last and self.last.counted and not self.last.ok:
-            return Ending("failed", "tool_failures", text, failure=self.last.failure)
-        return Ending("done", "answer", text.strip() if answer is None else answer)
-
-    def _lacks_evidence(self) -> bool:
-        if self.profile.evidence and self.toolbox.tools and not any(map(self.toolbox.runs_plans, self.toolbox.tools)):
-            return not self.succeeded
-        return self.role.must_use_tools and self.last is None and bool(self.toolbox.tools)
-
-    def _without_evidence(self, text: str) -> Ending:
-        message = f"it answered without a successful call of {', '.join(self.toolbox.tools)}"
-        failure = self.last.failure if self.last and self.last.failure else None
-        return Ending("failed", "tool_failures", text, failure=failure or Failure(FailureKind.tool_error, message))
-
-    def _again(self, note: str, text: str, **values: object) -> Ending | None:
-        """Treat a text as a thought in between, unless it only repeats itself."""
-        if self.stuck.said(text):
-            failure = Failure(FailureKind.bad_model_output, "the model said the same three times without ending")
-            return Ending("partial", "repeated_calls", text.strip(), failure=failure)
-        self._note(self.context.text(note, **values))
-        return None
-
-    def _structured(self, text: str) -> Ending | None:
-        """Take a structured result that came as text, or ask for it again."""
-        assert self.output is not None
-        told = {"told": 1} if self.profile.fault_by_fault else {}
-        try:
-            return Ending("done", "answer", text.strip(), read_result(text, self.output, **told))
-        except ToolError as error:
-            if ending := self._invalid(text, str(error)):
-                return ending
-            tool = RESULT_TOOL if self.profile.structured == "tool" else ""
-            self._note(self.context.text("invalid_output", faults=error, tool=tool, json="" if tool else "JSON"))
-            return None
-
-    def _invalid(self, text: str, fault: str) -> Ending | None:
-        """Count a structured result that does not fit; None while it may be mended."""
-        place = fault if "required property" in fault else fault.partition(":")[0]  # else the value is in the words
-        hopeless = place in self.faults if self.profile.fault_by_fault else len(self.faults) == MENDS
-        self.faults.append(place)
-        if not hopeless:
-            return None
-        failure = Failure(FailureKind.bad_model_output, f"no valid result: {fault}")
-        return Ending("failed", "invalid_output", text.strip(), failure=failure)
-
-    def _empty(self) -> Ending | None:
-        if "empty_reply" in self.asked:
-            failure = Failure(FailureKind.bad_model_output, "two replies in a row had neither text nor calls")
-            return self._what_there_is("empty_replies", failure)
-        self.asked.add("empty_reply")
-        self._note(self.context.text("empty_reply"))
-        return None
-
-    def _cut(self, text: str) -> Ending | None:
-        """Let a text that the length limit cut go on, once."""
-        self.parts.append(text)
-        if len(self.parts) > 1:
-            failure = Failure(FailureKind.bad_model_output, "the answer was cut by the model's length limit, twice")
-            return Ending("partial", "cut", "".join(self.parts).strip(), failure=failure)
-        self._note(self.context.text("continue_cut"))
-        return None
 
     # limits
 
@@ -387,28 +282,11 @@ class AgentLoop:
         try:
             reply = await self._think("none")
         except OutOfBudget:
-            return self._what_there_is(stop_reason, Failure(FailureKind.budget, why))
+            return self.answers.so_far(stop_reason, Failure(FailureKind.budget, why))
         self._observe(
             [self.toolbox.refuse(c, self.turn, n, "not run: the loop ends") for n, c in enumerate(reply.calls)]
         )
-        answer = final_answer(reply.content)
-        text = reply.content.strip() if answer is None else answer
-        if not text:
-            return self._what_there_is(stop_reason, Failure(FailureKind.bad_model_output, why))
-        return Ending("partial", stop_reason, text, self._value_of(text))
-
-    def _value_of(self, text: str) -> Json:
-        if self.output is None:
-            return None
-        try:
-            return read_result(text, self.output)
-        except ToolError:
-            return None
-
-    def _what_there_is(self, stop_reason: StopReason, failure: Failure) -> Ending:
-        """End without another call: partial when something was found or done, else failed."""
-        text = self.conversation.last_text().strip()
-        return Ending("partial" if text or self.succeeded else "failed", stop_reason, text, failure=failure)
+        return self.answers.summed_up(reply.content, stop_reason, why)
 
     # the conversation
 
@@ -420,9 +298,7 @@ class AgentLoop:
 
     def say(self, text: str) -> None:
         """Put a user message in; the next `run` goes on from it."""
-        self.asked.clear()
-        self.parts.clear()
-        self.faults.clear()
+        self.answers.restart()
         self.add(Message("user", text))
         self.context.ledger.set_aside(self.path, self.model, *self._size())
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from orchestrator.loop import Ending
+from orchestrator.answers import Ending
 from orchestrator.role import Role
 
 

@@ -19,11 +19,17 @@ _TOLD = 10
 
 
 def problems(value: Json, schema: Mapping[str, Json]) -> list[str]:
-    """Return a sentence for everything in a value that its JSON Schema does not allow."""
+    """Return a sentence, such as `$.place: what is wrong`, for everything that a JSON Schema does not allow in a value."""
     from jsonschema.validators import validator_for
 
-    validator = validator_for(schema)(schema)
-    return [f"{error.json_path}: {error.message}"[:300] for error in validator.iter_errors(value)]
+    found: dict[str, None] = {}
+    for error in validator_for(schema)(schema).iter_errors(value):
+        if error.validator == "required" and isinstance(error.instance, dict):
+            names: Any = error.validator_value
+            found |= {f"{error.json_path}.{name} is required": None for name in names if name not in error.instance}
+        else:
+            found[f"{error.json_path}: {error.message}"[:300]] = None
+    return list(found)
 
 
 def result_tool(schema: Mapping[str, Json], description: str) -> Tool:

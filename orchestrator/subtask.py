@@ -10,6 +10,7 @@ from typing import Any
 
 import orjson
 
+from orchestrator.answers import Ending
 from orchestrator.context import RunContext
 from orchestrator.conversation import Conversation
 from orchestrator.delegate import NAME as DELEGATE
@@ -18,7 +19,7 @@ from orchestrator.errors import JournalError, RunStopped
 from orchestrator.events import ArtifactStored, ReviewDone, SubtaskEnded, SubtaskStarted, Warned
 from orchestrator.failure import RULES, Failure, FailureKind
 from orchestrator.limits import Limits
-from orchestrator.loop import AgentLoop, Ending
+from orchestrator.loop import AgentLoop
 from orchestrator.messages import Json, Message, ToolCall
 from orchestrator.placeholders import fill, fill_tree, names, texts
 from orchestrator.plan import Fallback, Subtask

@@ -159,7 +159,7 @@ async def test_a_server_that_refuses_a_keyword_gets_a_narrower_schema() -> None:
 
 
 FAULTY = [
-    ('{"amount": 42}', "'region' is a required property"),
+    ('{"amount": 42}', "$.region is required"),
     ('{"region": [], "amount": "many"}', "$.region"),
     ('{"region": "华东", "amount": "many"}', "$.amount"),
 ]
