@@ -19,7 +19,7 @@ _TOLD = 10
 
 
 def problems(value: Json, schema: Mapping[str, Json]) -> list[str]:
-    """Return a sentence, such as `$.place: what is wrong`, for everything that a JSON Schema does not allow in a value."""
+    """Return a sentence, as `$.place: what is wrong`, for all that a JSON Schema does not allow in a value."""
     from jsonschema.validators import validator_for
 
     found: dict[str, None] = {}
