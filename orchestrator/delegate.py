@@ -56,7 +56,7 @@ class Planner:
     context: RunContext
     path: str
     roles: Collection[str]
-    execute: Callable[[Planner, Subtask, Ticket], Awaitable[Outcome]]
+    execute: Execute
     deadline: Deadline
     depth: int
     window: int
@@ -257,6 +257,10 @@ class Planner:
             subtask["required"] = ["id", "role", "goal", "after"]
             schema["properties"] = {"subtasks": schema["properties"]["subtasks"]}
         return schema
+
+
+Execute = Callable[[Planner, Subtask, Ticket], Awaitable[Outcome]]
+"""Runs one subtask for a planner."""
 
 
 def show_outcome(context: RunContext, outcome: Outcome, limit: int) -> str:

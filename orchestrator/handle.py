@@ -3,104 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import secrets
 import time
 import traceback
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from orchestrator.answers import Ending
-from orchestrator.catalog import Catalog
 from orchestrator.context import RunContext, Variables
 from orchestrator.delegate import NAME as DELEGATE
 from orchestrator.delegate import Planner
 from orchestrator.errors import ConfigError, LoopStopped, OriError, RunStopped
-from orchestrator.eventloops import PerLoop
 from orchestrator.events import Event, RunEnded, RunStarted, Warned
 from orchestrator.failure import Failure, FailureKind
-from orchestrator.journal import Journal
 from orchestrator.journal.log import RunLog
-from orchestrator.ledger import Ledger, Today
+from orchestrator.ledger import Ledger
 from orchestrator.limits import Deadline, Limits
-from orchestrator.messages import Json
 from orchestrator.models import Model
 from orchestrator.models.endpoint import Endpoint
 from orchestrator.models.route import Route
-from orchestrator.plan import Delegate
+from orchestrator.order import House, Order, named_as_targets
 from orchestrator.profile import PROFILES, Profile
 from orchestrator.results import RunResult, RunStatus, StopReason
 from orchestrator.role import Role
 from orchestrator.schedule import Slots
 from orchestrator.subtask import Workers
-from orchestrator.threads import ThreadPool
 from orchestrator.workspace import Workspace
-
-PLANNER = "ori"
-"""The role that a goal starts with, and the path of its loop."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
-    """What one run is asked to do."""
-
-    goal: str
-    root: str = PLANNER
-    inputs: Sequence[str | Path] = ()
-    targets: Sequence[str] = ()
-    """Inputs that may be changed."""
-    base: Path = field(default_factory=Path.cwd)
-    workspace: Path | None = None
-    params: Mapping[str, Json] = field(default_factory=dict)
-    plan: Delegate | None = None
-    """Runs first, without asking the planner to plan."""
-    answer: str | None = None
-    """Id of the plan's subtask whose answer is the run's."""
-    output: type[BaseModel] | Mapping[str, Json] | None = None
-    limits: Limits | None = None
-    roles: Sequence[str] | None = None
-    models: Mapping[str, str] = field(default_factory=dict)
-    model: Model | None = None
-    """Answers instead of every configured model: a recording."""
-    scenario: str | None = None
-    session: str | None = None
-    user: str | None = None
-    preview: bool = False
-
-    @property
-    def schema(self) -> dict[str, Any] | None:
-        """JSON Schema of the result, if one is asked for."""
-        if isinstance(self.output, type):
-            return self.output.model_json_schema()
-        return None if self.output is None else dict(self.output)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class House:
-    """What all runs of one orchestrator share."""
-
-    catalog: Catalog
-    journal: Journal
-    model: Callable[[str], tuple[Model, Profile]]
-    """The model behind a key, and how it is handled."""
-    open: Callable[[], AbstractAsyncContextManager[object]]
-    """Keeps connections open while somebody is inside."""
-    redact: Callable[[str], str]
-    threads: ThreadPool
-    home: Path
-    turns: PerLoop[asyncio.Semaphore] | None = None
-    """Hold one to work; None: any number of runs may."""
-    limits: Limits | None = None
-    today: Today | None = None
-    """What all runs may spend in a day."""
-    roles: tuple[str, ...] = ()
-    """The only roles that planners may use; empty: all."""
-    deps: Any = None
 
 
 class RunHandle:
@@ -326,8 +258,8 @@ class RunHandle:
     async def _solve(self, context: RunContext, workers: Workers) -> Ending:
         """Open the root loop, tell it the goal, and run it to its end."""
         order = self.order
-        loop = workers.open(context.roles[order.root], order.root, goal=order.goal, output=order.schema)
-        planner = workers.planners.get(order.root)
+        loop = workers.opening.open(context.roles[order.root], order.root, goal=order.goal, output=order.schema)
+        planner = workers.opening.planners.get(order.root)
         if planner is None:
             loop.say(context.text("worker_task", goal=order.goal, files="", expect="", constraints="", request=""))
             return await loop.run()
@@ -355,7 +287,7 @@ class RunHandle:
 
     def _result(self, context: RunContext, workers: Workers, ending: Ending) -> RunResult:
         """Judge the run by its outcomes: the planner's own words do not make it a success."""
-        planner = workers.planners.get(self.order.root)
+        planner = workers.opening.planners.get(self.order.root)
         spoiled = planner.plan.spoiled() if planner else []
         status: RunStatus = "partial" if ending.status == "skipped" else ending.status
         stop_reason, failure = ending.stop_reason, ending.failure
@@ -376,7 +308,7 @@ class RunHandle:
     def _collect(
         self, context: RunContext, workers: Workers, status: RunStatus, reason: StopReason, failure: Failure | None
     ) -> RunResult:
-        planner = workers.planners.get(self.order.root)
+        planner = workers.opening.planners.get(self.order.root)
         plan = planner.plan if planner else None
         formatted = context.formatted_goal
         return RunResult(
@@ -402,14 +334,3 @@ class RunHandle:
             message = f"the result does not fit {output.__name__}: {error}"
             failure = Failure(FailureKind.bad_model_output, message)
             return result.model_copy(update={"status": "failed", "stop_reason": "invalid_output", "failure": failure})
-
-
-_TARGET = (
-    r"(?:\b(?:to|into|in|write|append|edit|update|change|modify|fix|overwrite|rename|delete)|"
-    r"写[入到回]?|存[入到]?|追加到?|修改|更新|编辑|改写?|覆盖|删除|在)\s*[`'\"“「《]?"
-)
-
-
-def named_as_targets(goal: str, files: Iterable[str]) -> set[str]:
-    """Return the files that a goal names as something to change; any doubt keeps an input read-only."""
-    return {name for name in files if re.search(_TARGET + re.escape(name) + r"(?![\w.])", goal, re.IGNORECASE)}

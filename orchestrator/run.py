@@ -20,12 +20,13 @@ from pydantic import BaseModel
 from orchestrator.catalog import Catalog
 from orchestrator.connections import Connections
 from orchestrator.eventloops import PerLoop
-from orchestrator.handle import House, Order, RunHandle
+from orchestrator.handle import RunHandle
 from orchestrator.journal import Journal, open_journal
 from orchestrator.ledger import Today
 from orchestrator.limits import Limits
 from orchestrator.messages import Json
 from orchestrator.models import Model
+from orchestrator.order import House, Order
 from orchestrator.plan import Delegate, Subtask
 from orchestrator.redact import Redactor
 from orchestrator.results import RunResult

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,28 +11,23 @@ import orjson
 
 from orchestrator.answers import Ending
 from orchestrator.context import RunContext
-from orchestrator.conversation import Conversation
-from orchestrator.delegate import NAME as DELEGATE
-from orchestrator.delegate import Planner, fenced, show_outcome
+from orchestrator.delegate import Planner, show_outcome
 from orchestrator.errors import JournalError, RunStopped
-from orchestrator.events import ArtifactStored, ReviewDone, SubtaskEnded, SubtaskStarted, Warned
+from orchestrator.events import ReviewDone, SubtaskEnded, SubtaskStarted, Warned
 from orchestrator.failure import RULES, Failure, FailureKind
-from orchestrator.limits import Limits
 from orchestrator.loop import AgentLoop
-from orchestrator.messages import Json, Message, ToolCall
-from orchestrator.placeholders import fill, fill_tree, names, texts
+from orchestrator.messages import Json, ToolCall
+from orchestrator.opening import Opening, within
+from orchestrator.placeholders import fill_tree, names, texts
 from orchestrator.plan import Fallback, Subtask
 from orchestrator.results import Outcome
 from orchestrator.review import find_reviewer, judge, verdict_schema
 from orchestrator.role import Review, Role
 from orchestrator.schedule import Ticket
-from orchestrator.schema import RESULT_TOOL, result_schema, result_tool
-from orchestrator.tool import Tool, to_result
+from orchestrator.tool import to_result
 from orchestrator.toolbox import Toolbox
-from orchestrator.workspace import LoopWorkspace, Undone
+from orchestrator.workspace import Undone
 
-MAX_DEPTH = 2
-"""Planners below each other, the root included."""
 NEED_CHARACTERS = 8_000
 """Of one outcome, in the first message of what comes after it."""
 NEEDS_SHARE = 0.3
@@ -58,101 +52,13 @@ class _Job:
 
 
 class Workers:
-    """Opens loops, and runs subtasks for the planners of one run."""
+    """Runs subtasks for the planners of one run."""
 
     def __init__(self, context: RunContext) -> None:
         self.context = context
-        self.planners: dict[str, Planner] = {}
-        """By the path of the planner's loop."""
+        self.opening = Opening(context, self.execute)
         self.acted_once: set[str] = set()
         """Paths of loops in which a call that must not be repeated went through."""
-
-    def open(
-        self,
-        role: Role,
-        path: str,
-        *,
-        goal: str,
-        output: dict[str, Any] | None = None,
-        parent: Planner | None = None,
-        ticket: Ticket | None = None,
-        needs: Sequence[str] = (),
-    ) -> AgentLoop:
-        """Make the loop of a role, with its tools and, where it may plan, its plan.
-
-        Args:
-            role: The role.
-            path: Where in the run the loop stands.
-            goal: What it is asked, for reminders.
-            output: JSON Schema of the result, over the role's own.
-            parent: The planner it works for; None: the root loop.
-            ticket: Its working slot.
-            needs: Paths of the loops whose files it may overwrite once they have ended.
-        """
-        context = self.context
-        if parent:
-            context.ledger.limit(path, role.limits)
-        role = role.model_copy(update={"limits": Limits.combine(role.limits, context.limits)})
-        output = output or role.output
-        model, profile = context.models(role.model)
-        deadline = (parent.deadline if parent else context.deadline).within(time.monotonic(), role.limits.timeout)
-        tools: dict[str, Tool] = {name: context.tool(name) for name in role.tools if name != DELEGATE}
-        depth = parent.depth + 1 if parent else 1
-        if DELEGATE in role.tools and depth <= MAX_DEPTH:
-            planner = Planner(
-                context,
-                path,
-                roles=self._may_delegate(role),
-                execute=self.execute,
-                deadline=deadline,
-                depth=depth,
-                window=model.window,
-                short=profile.short_plan,
-                ticket=ticket,
-            )
-            self.planners[path] = planner
-            tools = {DELEGATE: planner.tool(), **tools}
-        if output is not None and profile.structured == "tool":
-            tools[RESULT_TOOL] = result_tool(output, context.text("submit_result"))
-        workspace = self._workspace(path, needs)
-        toolbox = Toolbox(context, path, tools, workspace, window=model.window)
-        loop = AgentLoop(context, path, role, Conversation(), toolbox, deadline, output=output, goal=goal)
-        prompt = self._prompt(role, DELEGATE in tools)
-        if output is not None and RESULT_TOOL not in tools:
-            prompt += "\n\n" + context.text("answer_in_json", schema=orjson.dumps(result_schema(output)).decode())
-        loop.begin(prompt, self._examples(role) if profile.example else ())
-        return loop
-
-    def _examples(self, role: Role) -> Iterator[Message]:
-        """Word a planner's examples as messages: as prose in the prompt, small models print the call as text."""
-        may = set(self._may_delegate(role))
-        for number, example in enumerate(e for e in role.examples if e.roles <= may):
-            yield Message("user", self.context.text("planner_task", goal=example.goal, date="", files="", templates=""))
-            if example.plan:
-                call = ToolCall(f"example_{number}", DELEGATE, orjson.dumps({"subtasks": example.plan}).decode())
-                yield Message("assistant", calls=(call,))
-                shown = [fenced(s["id"], s["role"], "done", example.outcomes.get(s["id"], "")) for s in example.plan]
-                yield Message("tool", "\n\n".join(shown), call_id=call.id)
-            yield Message("assistant", example.answer)
-
-    def _may_delegate(self, role: Role) -> list[str]:
-        allowed = role.may_delegate if role.may_delegate is not None else self.context.delegable
-        return [name for name in allowed if name in self.context.delegable and name != role.name]
-
-    def _prompt(self, role: Role, plans: bool) -> str:
-        listed = [self.context.role(name) for name in self._may_delegate(role)] if plans else []
-        return fill(role.prompt, {"roles": "\n".join(f"- {r.name}: {r.description}" for r in listed)})
-
-    def _workspace(self, path: str, needs: Sequence[str]) -> LoopWorkspace:
-        def may_take(owner: str) -> bool:
-            return any(within(owner, need) for need in needs)
-
-        def stored(change: ArtifactStored) -> None:
-            self.context.log.add(change)
-
-        return self.context.workspace.for_loop(path, may_take, stored)
-
-    # one subtask
 
     async def execute(self, planner: Planner, subtask: Subtask, ticket: Ticket) -> Outcome:
         """Run a subtask to its outcome.
@@ -213,7 +119,7 @@ class Workers:
         if subtask.tool is not None:
             return await self._call_tool(job, subtask, path)
         role = self.context.role(subtask.role or "")
-        loop = self.open(
+        loop = self.opening.open(
             role,
             path,
             goal=subtask.goal,
@@ -255,7 +161,7 @@ class Workers:
             message = f"the arguments name {', '.join(f'${{{n}}}' for n in unknown)}, which the outcomes do not have"
             return Ending("failed", "tool_failures", failure=Failure(FailureKind.tool_error, message))
         arguments = fill_tree(subtask.args, values)
-        workspace = self._workspace(path, [job.path, *(need.path for need in job.needs)])
+        workspace = self.opening.workspace(path, [job.path, *(need.path for need in job.needs)])
         toolbox = Toolbox(self.context, path, {name: tool}, workspace, window=job.planner.window)
         call = ToolCall("call", name, orjson.dumps(arguments).decode())
         [seen] = await toolbox.run([call], 1)
@@ -317,7 +223,7 @@ class Workers:
         self, job: _Job, subtask: Subtask, loop: AgentLoop, ending: Ending, reviewer: Role, number: int
     ) -> Ending:
         path = f"{loop.path}/@review{number}"
-        checker = self.open(
+        checker = self.opening.open(
             reviewer,
             path,
             goal=subtask.goal,
@@ -393,11 +299,6 @@ class _Values(Mapping[str, Json]):
 
     def __len__(self) -> int:
         return len(self.trees)
-
-
-def within(path: str, root: str) -> bool:
-    """Whether a loop is another one, an attempt of it, or somewhere below it."""
-    return path == root or path.startswith((f"{root}/", f"{root}~"))
 
 
 def _told(undone: Undone) -> str:

@@ -23,8 +23,8 @@ from orchestrator.events import (
     TextDelta,
     ToolStarted,
 )
-from orchestrator.handle import named_as_targets
 from orchestrator.journal.memory import MemoryJournal
+from orchestrator.order import named_as_targets
 from orchestrator.testing import ScriptedServer, call, fault, hang, text
 from tests.engine import FILTERED, ORI, WORKER, delegate, logged, orchestrator, said_to, serving, statuses, subtask
 

@@ -1,0 +1,134 @@
+"""How the loop of a role is opened: its prompt, its tools, its limits and, where it may plan, its plan."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import orjson
+
+from orchestrator.context import RunContext
+from orchestrator.conversation import Conversation
+from orchestrator.delegate import NAME as DELEGATE
+from orchestrator.delegate import Execute, Planner, fenced
+from orchestrator.events import ArtifactStored
+from orchestrator.limits import Limits
+from orchestrator.loop import AgentLoop
+from orchestrator.messages import Message, ToolCall
+from orchestrator.placeholders import fill
+from orchestrator.role import Role
+from orchestrator.schedule import Ticket
+from orchestrator.schema import RESULT_TOOL, result_schema, result_tool
+from orchestrator.tool import Tool
+from orchestrator.toolbox import Toolbox
+from orchestrator.workspace import LoopWorkspace
+
+MAX_DEPTH = 2
+"""Planners below each other, the root included."""
+
+
+class Opening:
+    """Opens the loops of one run.
+
+    Args:
+        context: The run.
+        execute: Runs a subtask for a planner.
+    """
+
+    def __init__(self, context: RunContext, execute: Execute) -> None:
+        self.context, self.execute = context, execute
+        self.planners: dict[str, Planner] = {}
+        """By the path of the planner's loop."""
+
+    def open(
+        self,
+        role: Role,
+        path: str,
+        *,
+        goal: str,
+        output: dict[str, Any] | None = None,
+        parent: Planner | None = None,
+        ticket: Ticket | None = None,
+        needs: Sequence[str] = (),
+    ) -> AgentLoop:
+        """Make the loop of a role, with its tools and, where it may plan, its plan.
+
+        Args:
+            role: The role.
+            path: Where in the run the loop stands.
+            goal: What it is asked, for reminders.
+            output: JSON Schema of the result, over the role's own.
+            parent: The planner it works for; None: the root loop.
+            ticket: Its working slot.
+            needs: Paths of the loops whose files it may overwrite once they have ended.
+        """
+        context = self.context
+        if parent:
+            context.ledger.limit(path, role.limits)
+        role = role.model_copy(update={"limits": Limits.combine(role.limits, context.limits)})
+        output = output or role.output
+        model, profile = context.models(role.model)
+        deadline = (parent.deadline if parent else context.deadline).within(time.monotonic(), role.limits.timeout)
+        tools: dict[str, Tool] = {name: context.tool(name) for name in role.tools if name != DELEGATE}
+        depth = parent.depth + 1 if parent else 1
+        if DELEGATE in role.tools and depth <= MAX_DEPTH:
+            planner = Planner(
+                context,
+                path,
+                roles=self._may_delegate(role),
+                execute=self.execute,
+                deadline=deadline,
+                depth=depth,
+                window=model.window,
+                short=profile.short_plan,
+                ticket=ticket,
+            )
+            self.planners[path] = planner
+            tools = {DELEGATE: planner.tool(), **tools}
+        if output is not None and profile.structured == "tool":
+            tools[RESULT_TOOL] = result_tool(output, context.text("submit_result"))
+        workspace = self.workspace(path, needs)
+        toolbox = Toolbox(context, path, tools, workspace, window=model.window)
+        loop = AgentLoop(context, path, role, Conversation(), toolbox, deadline, output=output, goal=goal)
+        prompt = self._prompt(role, DELEGATE in tools)
+        if output is not None and RESULT_TOOL not in tools:
+            prompt += "\n\n" + context.text("answer_in_json", schema=orjson.dumps(result_schema(output)).decode())
+        loop.begin(prompt, self._examples(role) if profile.example else ())
+        return loop
+
+    def _examples(self, role: Role) -> Iterator[Message]:
+        """Word a planner's examples as messages: as prose in the prompt, small models print the call as text."""
+        may = set(self._may_delegate(role))
+        for number, example in enumerate(e for e in role.examples if e.roles <= may):
+            yield Message("user", self.context.text("planner_task", goal=example.goal, date="", files="", templates=""))
+            if example.plan:
+                call = ToolCall(f"example_{number}", DELEGATE, orjson.dumps({"subtasks": example.plan}).decode())
+                yield Message("assistant", calls=(call,))
+                shown = [fenced(s["id"], s["role"], "done", example.outcomes.get(s["id"], "")) for s in example.plan]
+                yield Message("tool", "\n\n".join(shown), call_id=call.id)
+            yield Message("assistant", example.answer)
+
+    def _may_delegate(self, role: Role) -> list[str]:
+        allowed = role.may_delegate if role.may_delegate is not None else self.context.delegable
+        return [name for name in allowed if name in self.context.delegable and name != role.name]
+
+    def _prompt(self, role: Role, plans: bool) -> str:
+        listed = [self.context.role(name) for name in self._may_delegate(role)] if plans else []
+        return fill(role.prompt, {"roles": "\n".join(f"- {r.name}: {r.description}" for r in listed)})
+
+    def workspace(self, path: str, needs: Sequence[str]) -> LoopWorkspace:
+        """Return what a loop may do with the run's files; `needs` as for `open`."""
+
+        def may_take(owner: str) -> bool:
+            return any(within(owner, need) for need in needs)
+
+        def stored(change: ArtifactStored) -> None:
+            self.context.log.add(change)
+
+        return self.context.workspace.for_loop(path, may_take, stored)
+
+
+def within(path: str, root: str) -> bool:
+    """Whether a loop is another one, an attempt of it, or somewhere below it."""
+    return path == root or path.startswith((f"{root}/", f"{root}~"))

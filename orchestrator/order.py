@@ -1,0 +1,96 @@
+"""What one run is asked to do, and what it shares with the other runs of its orchestrator."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from orchestrator.catalog import Catalog
+from orchestrator.eventloops import PerLoop
+from orchestrator.journal import Journal
+from orchestrator.ledger import Today
+from orchestrator.limits import Limits
+from orchestrator.messages import Json
+from orchestrator.models import Model
+from orchestrator.plan import Delegate
+from orchestrator.profile import Profile
+from orchestrator.threads import ThreadPool
+
+PLANNER = "ori"
+"""The role that a goal starts with, and the path of its loop."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What one run is asked to do."""
+
+    goal: str
+    root: str = PLANNER
+    inputs: Sequence[str | Path] = ()
+    targets: Sequence[str] = ()
+    """Inputs that may be changed."""
+    base: Path = field(default_factory=Path.cwd)
+    workspace: Path | None = None
+    params: Mapping[str, Json] = field(default_factory=dict)
+    plan: Delegate | None = None
+    """Runs first, without asking the planner to plan."""
+    answer: str | None = None
+    """Id of the plan's subtask whose answer is the run's."""
+    output: type[BaseModel] | Mapping[str, Json] | None = None
+    limits: Limits | None = None
+    roles: Sequence[str] | None = None
+    models: Mapping[str, str] = field(default_factory=dict)
+    model: Model | None = None
+    """Answers instead of every configured model: a recording."""
+    scenario: str | None = None
+    session: str | None = None
+    user: str | None = None
+    preview: bool = False
+
+    @property
+    def schema(self) -> dict[str, Any] | None:
+        """JSON Schema of the result, if one is asked for."""
+        if isinstance(self.output, type):
+            return self.output.model_json_schema()
+        return None if self.output is None else dict(self.output)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class House:
+    """What all runs of one orchestrator share."""
+
+    catalog: Catalog
+    journal: Journal
+    model: Callable[[str], tuple[Model, Profile]]
+    """The model behind a key, and how it is handled."""
+    open: Callable[[], AbstractAsyncContextManager[object]]
+    """Keeps connections open while somebody is inside."""
+    redact: Callable[[str], str]
+    threads: ThreadPool
+    home: Path
+    turns: PerLoop[asyncio.Semaphore] | None = None
+    """Hold one to work; None: any number of runs may."""
+    limits: Limits | None = None
+    today: Today | None = None
+    """What all runs may spend in a day."""
+    roles: tuple[str, ...] = ()
+    """The only roles that planners may use; empty: all."""
+    deps: Any = None
+
+
+_TARGET = (
+    r"(?:\b(?:to|into|in|write|append|edit|update|change|modify|fix|overwrite|rename|delete)|"
+    r"写[入到回]?|存[入到]?|追加到?|修改|更新|编辑|改写?|覆盖|删除|在)\s*[`'\"“「《]?"
+)
+
+
+def named_as_targets(goal: str, files: Iterable[str]) -> set[str]:
+    """Return the files that a goal names as something to change; any doubt keeps an input read-only."""
+    return {name for name in files if re.search(_TARGET + re.escape(name) + r"(?![\w.])", goal, re.IGNORECASE)}
