@@ -4,7 +4,8 @@
                  ▲                                                                                          │
                  └──────── outcomes, as the tool's result: combine, or delegate again ◀─────────────────────┘
 
-`loop.py` is the engine, `delegate.py` the plan as a tool call, `subtask.py` what happens to one subtask.
+`handle.py` is one run from start to end, `loop.py` the engine, `delegate.py` the plan as a tool call, `subtask.py` what
+happens to one subtask.
 """
 
 from __future__ import annotations
