@@ -175,6 +175,8 @@ class Plan:
     started: set[str] = field(default_factory=set)
     replaced: dict[str, str] = field(default_factory=dict)
     """New id by the id it stands in for."""
+    remaining: dict[str, float] = field(default_factory=dict)
+    """By id, the effort of the longest path from the subtask's start to the end of the plan."""
 
     def check(self, proposed: Sequence[Subtask], rules: Rules) -> Addition:
         """Check subtasks against the rules and this plan, mending what is safe to mend.
@@ -194,6 +196,7 @@ class Plan:
             for id in revived:
                 del self.outcomes[id]
                 self.started.discard(id)
+        self.remaining = self._paths()
 
     def _skipped_in_vain(self, id: str) -> bool:
         skipped = self.outcomes[id].status == "skipped" and id not in self.replaced
@@ -211,13 +214,12 @@ class Plan:
 
     def ready(self) -> list[Subtask]:
         """Return what can start (or be skipped) now, the longest remaining path first."""
-        length = self.remaining()
         ready = [
             s
             for s in self.subtasks.values()
             if s.id not in self.started and all(need in self.outcomes for need in self.needs(s))
         ]
-        return sorted(ready, key=lambda s: -length[s.id])
+        return sorted(ready, key=lambda s: -self.remaining[s.id])
 
     def blocked(self, subtask: Subtask) -> str | None:
         """Say why an ended need keeps this subtask from running, or None."""
@@ -230,8 +232,7 @@ class Plan:
                 return f"it comes after {need!r}, which ended {outcome.status}: {cause}"
         return None
 
-    def remaining(self) -> dict[str, float]:
-        """Return for each id the effort of the longest path from its start to the end of the plan."""
+    def _paths(self) -> dict[str, float]:
         after: dict[str, list[str]] = {id: [] for id in self.subtasks}
         for subtask in self.subtasks.values():
             for need in self.needs(subtask):

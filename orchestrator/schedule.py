@@ -84,13 +84,12 @@ async def run(plan: Plan, slots: Slots, execute: Execute, skip: Callable[[Subtas
 
     def launch() -> None:
         while ready := plan.ready():
-            length = plan.remaining()
             for subtask in ready:
                 plan.started.add(subtask.id)
                 if cause := plan.blocked(subtask):
                     plan.outcomes[subtask.id] = skip(subtask, cause)
                 else:
-                    start(subtask, slots.ticket(length[subtask.id]))
+                    start(subtask, slots.ticket(plan.remaining[subtask.id]))
 
     def start(subtask: Subtask, ticket: Ticket) -> None:
         task = group.create_task(one(subtask, ticket), name=subtask.id)

@@ -281,7 +281,7 @@ class TestState:
             subtask("head"),
             subtask("tail", "head", effort=5),
         )
-        assert plan.remaining() == {"short": 1, "long": 3, "head": 6, "tail": 5}
+        assert plan.remaining == {"short": 1, "long": 3, "head": 6, "tail": 5}
         assert ids(plan.ready()) == ["head", "long", "short"]
 
     def test_equal_paths_keep_the_plans_order(self) -> None:
@@ -400,7 +400,7 @@ def test_a_plan_only_grows_and_can_always_come_to_an_end(plan: Plan, proposed: l
     assert before.items() <= plan.subtasks.items()
     assert done <= set(plan.outcomes)
     end_all(plan, repeat("done"))
-    assert set(plan.outcomes) == set(plan.subtasks) == set(plan.remaining())
+    assert set(plan.outcomes) == set(plan.subtasks) == set(plan.remaining)
 
 
 @QUICK

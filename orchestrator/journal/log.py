@@ -29,6 +29,14 @@ class _Listener:
     passing: bool
     ended: Callable[[], None]
 
+    def call(self, function: Callable[..., None], *arguments: object) -> None:
+        """Call a function soon; from another thread that needs a system call, which wakes the loop."""
+        try:
+            here = asyncio.get_running_loop() is self.loop
+        except RuntimeError:
+            here = False
+        (self.loop.call_soon if here else self.loop.call_soon_threadsafe)(function, *arguments)
+
 
 class RunLog:
     """The events of one run. `add` may be called from any thread, the rest from an event loop.
@@ -65,7 +73,7 @@ class RunLog:
                 self._journal.write(event)
             for listener in self._listeners:
                 if listener.passing or not passing:
-                    listener.loop.call_soon_threadsafe(listener.callback, event)
+                    listener.call(listener.callback, event)
         return event
 
     def now(self) -> float:
@@ -122,7 +130,7 @@ class RunLog:
             self._closed = True
             listeners, self._listeners = self._listeners, []
             for listener in listeners:
-                listener.loop.call_soon_threadsafe(listener.ended)
+                listener.call(listener.ended)
 
 
 class Subscription:
