@@ -139,9 +139,7 @@ class _Call:
     async def run(self) -> Reply:
         """Ask until there is an answer, or no hope for one."""
         try:
-            return (
-                await self._ask()
-            )  # by itself: around each call that goes well, tenacity would be a third of the cost
+            return await self._ask()  # most calls need no tenacity, which costs as much as the rest of a turn
         except ModelError as error:
             if not _may_go_better(error):
                 raise
