@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -55,12 +56,13 @@ class Engine:
     def __init__(self, root: str, folder: Path, work: Work, journal: str = "memory") -> None:
         self._root, self._folder, self._work, self._journal = root, folder, work, journal
         self._made: dict[str, Orchestrator] = {}
+        self._stack = AsyncExitStack()
 
-    def at(self, path: str) -> Orchestrator:
-        """Return the orchestrator whose model is at a path of the server."""
+    async def at(self, path: str) -> Orchestrator:
+        """Return the orchestrator whose model is at a path of the server; its connections stay open."""
         if path not in self._made:
             address = f"{self._root}/{path}/v1"
-            self._made[path] = Orchestrator(
+            orchestrator = Orchestrator(
                 models={"default": ModelSettings(model="m", base_url=address, api_key="none", concurrency=RUNS)},
                 roles=[WORKER, WAITER],
                 tools=[step],
@@ -68,19 +70,19 @@ class Engine:
                 journal=self._journal,
                 deps=self._work,
             )
+            self._made[path] = await self._stack.enter_async_context(orchestrator)
         return self._made[path]
 
     async def aclose(self) -> None:
-        for orchestrator in self._made.values():
-            await orchestrator.aclose()
+        await self._stack.aclose()
 
     async def work(self, path: str) -> None:
-        result = await self.at(path).run_role("worker", "Do it.", workspace=self._folder)
+        result = await (await self.at(path)).run_role("worker", "Do it.", workspace=self._folder)
         assert result.status == "done", result
 
     async def work_at_once(self, path: str) -> None:
         plan = [Subtask(id=f"s{number}", role="worker", goal="Do it.") for number in range(AGENTS)]
-        result = await self.at(path).solve("Do all of it.", plan=plan, workspace=self._folder)
+        result = await (await self.at(path)).solve("Do all of it.", plan=plan, workspace=self._folder)
         assert result.status == "done", result
 
 

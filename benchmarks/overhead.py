@@ -158,7 +158,7 @@ class Bench:
         ]
 
     async def waiting_runs(self) -> list[Figure]:
-        orchestrator = self.engine.at("held/0")
+        orchestrator = await self.engine.at("held/0")
         client = self.floor.client("")
 
         async def control(path: str) -> Json:
@@ -166,7 +166,7 @@ class Bench:
 
             return orjson.loads((await client.get(f"{self.root}/{path}", cast_to=httpx2.Response)).content)
 
-        async with orchestrator, asyncio.TaskGroup() as group:
+        async with asyncio.TaskGroup() as group:
             runs = [
                 group.create_task(orchestrator.run_role("waiter", "Wait.", workspace=self.folder / "work"))
                 for _ in range(RUNS)
@@ -184,12 +184,14 @@ class Bench:
         async with server:
             engine = Engine(root, self.folder / "work", self.done)
             await engine.work("turns/50")
+            await engine.aclose()
         shares = [repeated(one, other) for one, other in pairwise(bodies)]
         return [Figure("bytes of a request that the next one repeats", min(shares) * 100, "%", most=100, least=True)]
 
     async def streamed(self) -> list[Figure]:
         async def listened(path: str) -> int:
-            async with self.engine.at(path).stream("Say it.", workspace=self.folder / "work") as run:
+            orchestrator = await self.engine.at(path)
+            async with orchestrator.stream("Say it.", workspace=self.folder / "work") as run:
                 return sum([1 async for event in run if isinstance(event, TextDelta)])
 
         async def piece(stream: Callable[[str], Awaitable[int]], kind: str) -> float:
