@@ -42,12 +42,11 @@ def wire_messages(messages: Sequence[Message], *, origin: str = "", vision: bool
                 wire.append(_assistant(message, origin))
             continue
         content = message.content if vision or not message.images else _with_notes(message)
-        joins = ("user",) if message.role == "user" else ("user", "tool")
-        if message.role == "system":
-            wire.append({"role": "system", "content": content})
-        elif message.role == "tool":
+        if message.role == "tool":
             wire.append({"role": "tool", "tool_call_id": message.call_id, "content": content})
-        elif wire and wire[-1]["role"] in joins:
+        elif message.role == "system":
+            wire.append({"role": "system", "content": content})
+        elif wire and wire[-1]["role"] in (("user",) if message.role == "user" else ("user", "tool")):
             _join(wire[-1], content)
         else:
             wire.append({"role": "user", "content": content})
@@ -60,7 +59,9 @@ def wire_messages(messages: Sequence[Message], *, origin: str = "", vision: bool
 def _assistant(message: Message, origin: str) -> dict[str, Any]:
     # content stays "" beside calls: a null is what more servers refuse
     at_home = message.origin == origin
-    wire: dict[str, Any] = {"role": "assistant", "content": message.content, **(message.extra if at_home else {})}
+    wire: dict[str, Any] = {"role": "assistant", "content": message.content}
+    if at_home and message.extra:
+        wire |= message.extra
     if message.calls:
         wire["tool_calls"] = [_call(call, at_home) for call in message.calls]
     return wire
@@ -69,7 +70,8 @@ def _assistant(message: Message, origin: str) -> dict[str, Any]:
 def _call(call: ToolCall, at_home: bool) -> dict[str, Any]:
     """Some servers answer 500 to every request that repeats a model's malformed call: it goes back mended."""
     function = {"name": wire_name(call.name), "arguments": wire_arguments(call.arguments)}
-    return {"id": call.id, "type": "function", "function": function, **(call.extra if at_home else {})}
+    wire = {"id": call.id, "type": "function", "function": function}
+    return {**wire, **call.extra} if at_home and call.extra else wire
 
 
 def wire_arguments(text: str) -> str:
