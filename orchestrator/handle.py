@@ -20,7 +20,7 @@ from orchestrator.delegate import Planner
 from orchestrator.errors import ConfigError, LoopStopped, OriError, RunStopped
 from orchestrator.events import Event, RunEnded, RunStarted, Warned
 from orchestrator.failure import Failure, FailureKind
-from orchestrator.journal.log import RunLog
+from orchestrator.journal.log import RunLog, Subscription
 from orchestrator.ledger import Ledger
 from orchestrator.limits import Deadline, Limits
 from orchestrator.models import Model
@@ -42,15 +42,18 @@ class RunHandle:
         house: What it shares with other runs.
         order: What it is asked to do.
         passing: Whether its events include passing ones, such as text as it arrives.
+        followed: Whether it has events to iterate over; without them a turn is cheaper.
     """
 
-    def __init__(self, house: House, order: Order, *, passing: bool = False) -> None:
+    def __init__(self, house: House, order: Order, *, passing: bool = False, followed: bool = True) -> None:
         self.run_id = time.strftime("%y%m%d-%H%M%S-") + secrets.token_hex(4)
         self.order = order
         self._house = house
         self._home = house.home / "runs" / self.run_id
         self.passing = passing
         """Whether its events will include passing ones; may be set until it is entered."""
+        self._followed = followed
+        self._events: Subscription | None = None
         self._log = RunLog(self.run_id, house.journal)
         self._stack = AsyncExitStack()
         self._models: dict[str, tuple[Model, Profile]] = {}
@@ -73,7 +76,8 @@ class RunHandle:
             await self._stack.enter_async_context(self._house.open())
             await self._stack.enter_async_context(self._house.journal.own(self.run_id))
             context = self._context()
-            self._events = self._log.subscribe(passing=self.passing)
+            if self._followed:
+                self._events = self._log.subscribe(passing=self.passing)
             self._log.add(self._started(context))
             group = await self._stack.enter_async_context(asyncio.TaskGroup())
             self._task = group.create_task(self._run(context), name=self.run_id)
@@ -90,6 +94,8 @@ class RunHandle:
 
     def __aiter__(self) -> AsyncIterator[Event]:
         self._begun()
+        if self._events is None:
+            raise ConfigError("this run was started without events to follow")
         return self._events
 
     def _begun(self) -> asyncio.Task[RunResult | OriError]:

@@ -147,8 +147,7 @@ class Orchestrator:
             ConfigError: The run cannot start: an empty goal, a missing input, no model.
             JournalError: The log cannot be written.
         """
-        async with self.start(goal, **options) as handle:
-            return await handle.result()
+        return await self._result(self.start(goal, **options).order)
 
     def solve_sync(self, goal: str, **options: Any) -> RunResult:
         """Do the same from code that is not async."""
@@ -207,15 +206,12 @@ class Orchestrator:
 
     async def run_role(self, role: str, task: str, **options: Any) -> RunResult:
         """Run one loop of a role, without a planner. Takes what `start` takes."""
-        order = replace(self.start(task, **options).order, root=role)
-        async with RunHandle(self._house, order) as handle:
-            return await handle.result()
+        return await self._result(replace(self.start(task, **options).order, root=role))
 
     async def plan(self, goal: str, **options: Any) -> Preview:
         """Ask for a plan and stop at the first accepted one. Takes what `start` takes."""
         order = replace(self.start(goal, **options).order, preview=True, output=None)
-        async with RunHandle(self._house, order) as handle:
-            result = await handle.result()
+        result = await self._result(order)
         return Preview(Delegate.model_validate(result.value) if result.value else None, result)
 
     def start_scenario(
@@ -263,6 +259,10 @@ class Orchestrator:
             scenario=bound.name,
         )
         return RunHandle(self._house, order)
+
+    async def _result(self, order: Order) -> RunResult:
+        async with RunHandle(self._house, order, followed=False) as handle:
+            return await handle.result()
 
     # connections
 
