@@ -77,7 +77,7 @@ class Catalog:
         self.folders = tuple(dict.fromkeys(folder.resolve() for folder in folders))
         self.models, self.builtin = models, builtin
         self._roles = _by_name("roles", [(role.name, role) for role in roles])
-        self._tools = _by_name("tools", [(tool.name, tool) for tool in tools])
+        self._tools = _by_name("tools", [(_made(tool).name, tool) for tool in tools])
         self._tool_folders = [ToolFolder(folder / "tools") for folder in self.folders]
         self._cache: dict[object, tuple[object, Any]] = {}
 
@@ -112,6 +112,11 @@ class Catalog:
     def tool_names(self) -> list[str]:
         """All tools by name, those that no file defines left out."""
         return sorted({*self._tools, *(name for folder in self._tool_folders for name in folder.places)})
+
+    @property
+    def unreadable(self) -> list[ConfigError]:
+        """What is wrong with tool files that are no Python; their tools are missing."""
+        return [error for folder in self._tool_folders for error in folder.unreadable]
 
     @property
     def scenario_names(self) -> list[str]:
@@ -274,6 +279,13 @@ class Catalog:
             self._cache[key] = (stamp, make(*files))
         made: T = self._cache[key][1]
         return made
+
+
+def _made(tool: object) -> Tool:
+    if not isinstance(tool, Tool):
+        name = getattr(tool, "__name__", repr(tool))
+        raise ConfigError(f"{name!r} is no tool; put @tool on the function")
+    return tool
 
 
 def _by_name(kind: str, pairs: Iterable[tuple[str, T]]) -> dict[str, T]:

@@ -134,9 +134,9 @@ class FileCheck(_TextRules):
         changes = [event for event in stored if PurePosixPath(event.file) == PurePosixPath(self.file)]
         path = facts.workspace / self.file
         if not changes:
-            there = "it was there before, and" if path.is_file() else "the run wrote"
+            there = "was there before and was" if path.is_file() else "was"
             others = sorted({event.file for event in stored})
-            return f"not written by this run; {there} {', '.join(others) or 'nothing'} was written", b""
+            return f"it {there} not written by this run, which wrote {', '.join(others) or 'nothing'}", b""
         if changes[-1].size is None or not path.is_file():
             return "written, and then deleted", b""
         return None, path.read_bytes()

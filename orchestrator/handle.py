@@ -79,6 +79,8 @@ class RunHandle:
             if self._followed:
                 self._events = self._log.subscribe(passing=self.passing)
             self._log.add(self._started(context))
+            for error in self._house.catalog.unreadable:
+                self._log.add(Warned(text=f"tools are missing: {error}"))
             group = await self._stack.enter_async_context(asyncio.TaskGroup())
             self._task = group.create_task(self._run(context), name=self.run_id)
             await asyncio.sleep(0)  # let it begin: a task that is cancelled before its first step can record nothing

@@ -133,7 +133,7 @@ class Settings(BaseModel):
             raise ConfigError.all_of(missing)
         if key in self.models:
             return self.models[key]
-        if key == "default":
+        if key == "default" and not self.models:
             raise ConfigError(f"no model is configured: {WAYS_TO_A_MODEL}")
         raise ConfigError(f"there is no model {key!r} in {FILE}{nearest(key, self.models)}")
 

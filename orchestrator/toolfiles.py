@@ -8,7 +8,7 @@ import importlib
 import sys
 import traceback
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
@@ -38,10 +38,19 @@ class ToolFolder:
     def places(self) -> Mapping[str, list[tuple[Path, int]]]:
         """Where each tool is defined: file and line, read without importing anything."""
         found: defaultdict[str, list[tuple[Path, int]]] = defaultdict(list)
-        for file in self.files:
-            for name, line in _defined(file):
+        for file, body in self._bodies.items():
+            for name, line in _defined(body) if isinstance(body, list) else ():
                 found[name].append((file, line))
         return found
+
+    @property
+    def unreadable(self) -> list[ConfigError]:
+        """What is wrong with files that are no Python; their tools are missing."""
+        return [body for body in self._bodies.values() if isinstance(body, ConfigError)]
+
+    @cached_property
+    def _bodies(self) -> dict[Path, list[ast.stmt] | ConfigError]:
+        return {file: _read(file) for file in self.files}
 
     def tool(self, name: str) -> Tool:
         """Import the file that defines a tool and return it.
@@ -98,12 +107,15 @@ def _package(folder: Path) -> str:
     return name
 
 
-def _defined(file: Path) -> Iterator[tuple[str, int]]:
-    """Yield the name and line of each tool that a file defines at its top level."""
+def _read(file: Path) -> list[ast.stmt] | ConfigError:
     try:
-        body = ast.parse(file.read_bytes()).body
-    except (OSError, SyntaxError, ValueError):
-        return  # the import says why
+        return ast.parse(file.read_bytes(), str(file)).body
+    except (OSError, SyntaxError, ValueError) as error:
+        return ConfigError(_words(error), file=file, line=_line(error, file))
+
+
+def _defined(body: Sequence[ast.stmt]) -> Iterator[tuple[str, int]]:
+    """Yield the name and line of each tool that a file defines at its top level."""
     for node in body:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             for decorator in node.decorator_list:

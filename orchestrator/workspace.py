@@ -61,7 +61,7 @@ class Workspace:
         """Copy files and folders into the workspace, where they are read-only for every loop.
 
         Args:
-            paths: What to copy. A relative path inside `base` keeps its place, any other goes to the top by its name.
+            paths: What to copy, to the top of the workspace by its name; what is in the workspace already stays.
             base: The folder that relative paths start from.
             targets: Inputs that may be changed all the same, by path in the workspace or by name.
 
@@ -74,7 +74,7 @@ class Workspace:
             if not source.exists():
                 siblings = [p.name for p in source.parent.iterdir()] if source.parent.is_dir() else []
                 raise ConfigError(f"the input {str(path)!r} does not exist{nearest(source.name, siblings)}", file=base)
-            place = _place(Path(path), source)
+            place = self._place_of(source)
             if taken.setdefault(place, source) != source:
                 raise ConfigError(f"the inputs {str(taken[place])!r} and {str(source)!r} both go to {str(place)!r}")
             try:
@@ -83,6 +83,10 @@ class Workspace:
                 raise ConfigError(f"the input {str(path)!r} cannot be copied: {error}") from error
             copied = [f"{place}/{f.path}" for f in walk(source)] if source.is_dir() else [str(place)]
             self._inputs.update(f for f in copied if f not in targets and PurePosixPath(f).name not in targets)
+
+    def _place_of(self, source: Path) -> PurePosixPath:
+        real = source.resolve()
+        return PurePosixPath(real.relative_to(self.root) if real.is_relative_to(self.root) else real.name)
 
     def files(self) -> list[FileInfo]:
         """Return the files of the workspace, sorted by path."""
@@ -395,11 +399,6 @@ def _artifact(change: ArtifactStored) -> Artifact:
         by=change.path,
         untrusted=change.untrusted,
     )
-
-
-def _place(path: Path, source: Path) -> PurePosixPath:
-    inside = not path.is_absolute() and ".." not in path.parts and path.parts
-    return PurePosixPath(path.as_posix()) if inside else PurePosixPath(source.resolve().name)
 
 
 def _relative_name(name: str, root: Path) -> str:

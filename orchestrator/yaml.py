@@ -164,6 +164,15 @@ def scalar(text: str) -> Any:
     return text
 
 
+_PLAIN = {
+    r"a valid tuple": "a list, as in [one, two]",
+    r"a valid dictionary(?: or instance of \w+)?": "a mapping of keys to values; is it indented?",
+    r"a valid integer, unable to parse string as an integer": "a whole number",
+    r"a valid number, unable to parse string as a number": "a number",
+}
+"""What pydantic says of Python's types, in words of YAML."""
+
+
 def _words(details: ErrorDetails, place: Place, model: type[BaseModel]) -> str:
     kind, given = details["type"], details["input"]
     if kind == "extra_forbidden":
@@ -178,6 +187,8 @@ def _words(details: ErrorDetails, place: Place, model: type[BaseModel]) -> str:
     if kind == "literal_error":
         allowed = re.findall("'(.*?)'", details["ctx"]["expected"])
         return f"{where} is {_short(given)}{nearest(str(given), allowed)}"
+    for jargon, plain in _PLAIN.items():
+        text = re.sub(jargon, plain, text)
     return f"{where} is {_short(given)}: {text[0].lower()}{text[1:]}"
 
 

@@ -1,6 +1,12 @@
+import os
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("repeatable", derandomize=True, database=None)
+if os.environ.get("CI"):  # what lands is judged by the same examples each time; elsewhere new ones are looked for
+    settings.load_profile("repeatable")
 
 
 @pytest.fixture(autouse=True, scope="session")

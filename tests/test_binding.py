@@ -387,7 +387,7 @@ def nullable(case: Case, absent: bool) -> Case:
 
 def listed(case: Case, times: int, encode: bool) -> Case:
     schema, value, form = case
-    single = times == 1 and not encode and not isinstance(form, str | list)
+    single = times == 1 and not encode and form is not None and not isinstance(form, str | list)
     forms = form if single else [form] * times
     return {"type": "array", "items": schema}, [value] * times, json.dumps(forms) if encode else forms
 

@@ -347,3 +347,18 @@ def test_each_text_that_the_engine_asks_for_is_there_and_names_only_values_that_
             assert catalog.text(str(call.args[0].value), **{str(keyword.arg): "x" for keyword in call.keywords})
     words = {node.value for node in nodes if isinstance(node, ast.Constant)}
     assert {file.stem for file in (ROOT / "prompts" / "engine").glob("*.md")} <= words
+
+
+def test_a_tool_file_that_is_no_python_is_named_and_the_others_work(project: Project) -> None:
+    project.write("tools/broken.py", "def (\n")
+    [error] = project.catalog.unreadable
+    assert "tools/broken.py:1" in str(error) and "SyntaxError" in str(error)
+    assert project.catalog.tool("read_file").name == "read_file"
+
+
+def test_a_plain_function_in_place_of_a_tool_is_told(project: Project) -> None:
+    def count() -> int:
+        return 1
+
+    with pytest.raises(ConfigError, match="'count' is no tool; put @tool on the function"):
+        Catalog.from_project(project.folder, tools=[count])  # type: ignore[list-item]

@@ -59,7 +59,7 @@ def test_a_file_counts_only_when_this_run_wrote_it(tmp_path: Path) -> None:
     event = written(tmp_path, "report.md", "# 报告")
     assert faults(tmp_path, "  - file: report.md", events=[event]) == []
     [fault] = faults(tmp_path, "  - file: report.md")
-    assert "file report.md: not written by this run" in fault
+    assert "not written by this run, which wrote nothing" in fault
     gone = ArtifactStored(file="report.md", size=None, sha256=None, media_type="")
     assert faults(tmp_path, "  - file: report.md", events=[event, gone]) == [
         "file report.md: written, and then deleted"

@@ -586,3 +586,15 @@ def test_a_reader_that_goes_away_is_no_error(project: Path, ori: Any) -> None:
         )
         os.close(write)
         assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_recording_is_written_into_a_new_folder(ori: Any, project: Path) -> None:
+    run = ori("run", "hello", "--json").json["run_id"]
+    said = ori("record", run[-8:], "-o", str(project / "new/folder/hello.jsonl"))  # a part of the id is enough
+    assert (said.status, (project / "new/folder/hello.jsonl").is_file()) == (0, True)
+
+
+def test_a_new_role_does_not_hide_one_that_is_there(ori: Any, project: Path) -> None:
+    said = ori("new", "role", "analyst")
+    assert said.status == 2 and "there is a role 'analyst' already" in said.err
+    assert not (project / "roles/analyst.yaml").exists()

@@ -103,7 +103,7 @@ def test_a_dummy_key_is_no_secret_because_redacting_it_would_spoil_texts(tmp_pat
         (LOCAL + "limits: {max_turns: 0}\n", "ori.yaml:2: limits.max_turns is 0: input should be greater than"),
         (LOCAL.replace("}}", ", fallback: [chaep]}, cheap: {model: m}}"), "ori.yaml:1: unknown model 'chaep'"),
         (LOCAL.replace("}}", ", profile: smal}}"), "models.default.profile is 'smal'; did you mean 'small'?"),
-        ("models: 3\n", "ori.yaml:1: models is 3: input should be a valid dictionary"),
+        ("models: 3\n", "ori.yaml:1: models is 3: input should be a mapping of keys to values"),
     ],
 )
 def test_what_is_wrong_in_the_file_is_told_with_its_line(tmp_path: Path, text: str, message: str) -> None:

@@ -285,16 +285,16 @@ class TestInputs:
         (tmp_path / "elsewhere.csv").write_text("x")
         return base
 
-    def test_inputs_keep_their_place_and_others_go_by_name(self, room: Room, base: Path) -> None:
+    def test_inputs_go_to_the_top_by_their_name(self, room: Room, base: Path) -> None:
         room.workspace.copy_inputs(["data/sales.csv", base.parent / "elsewhere.csv", "docs"], base)
         assert [f.path for f in room.workspace.files()] == [
-            "data/sales.csv", "docs/a.txt", "docs/deep/b.txt", "elsewhere.csv",
+            "docs/a.txt", "docs/deep/b.txt", "elsewhere.csv", "sales.csv",
         ]  # fmt: skip
         assert room.workspace.artifacts() == ()
 
     def test_inputs_are_read_only_unless_they_are_targets(self, room: Room, base: Path) -> None:
         room.workspace.copy_inputs(["data/sales.csv", "docs"], base, targets={"sales.csv"})
-        room.loop().write("data/sales.csv", b"new")
+        room.loop().write("sales.csv", b"new")
         for attempt in (
             lambda: room.loop().write("docs/deep/b.txt", b""),
             lambda: room.loop().delete("docs/deep/b.txt"),
@@ -311,8 +311,9 @@ class TestInputs:
             room.workspace.copy_inputs(["data/sale.csv"], base)
 
     def test_two_inputs_of_the_same_name_are_refused(self, room: Room, base: Path) -> None:
+        (base / "docs/deep/a.txt").write_text("another")
         with pytest.raises(ConfigError, match=r"both go to 'a\.txt'"):
-            room.workspace.copy_inputs([base / "docs/a.txt", room.there("x/a.txt")], base)
+            room.workspace.copy_inputs(["docs/a.txt", "docs/deep/a.txt"], base)
 
     def test_inputs_that_are_in_the_workspace_already_stay(self, tmp_path: Path, base: Path) -> None:
         workspace = Workspace(base, tmp_path / "home")

@@ -111,12 +111,12 @@ def open_journal(journal: str | Path | Journal, default: Path) -> Journal:
 
 
 def find_run(prefix: str, runs: Sequence[str]) -> str:
-    """Return the one run that a prefix means.
+    """Return the one run that the beginning of its id means, or any part that no other id has.
 
     Raises:
         JournalError: No run fits, or several do.
     """
-    found = [run for run in runs if run.startswith(prefix)]
+    found = [run for run in runs if run.startswith(prefix)] or [run for run in runs if prefix in run]
     if prefix in found:
         return prefix
     if not found:

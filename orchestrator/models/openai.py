@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import replace
 from functools import cache
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, cast
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
@@ -99,6 +101,8 @@ class OpenAIModel:
         self._most: int | None = None  # tokens of an answer, as the server said
         self.vision = vision
         self.base_url = base_url or os.environ.get("OPENAI_BASE_URL") or "https://api.openai.com/v1"
+        self.origin = f"{model} at {urlsplit(self.base_url).netloc.rpartition('@')[2]}"
+        """Who answers here, as messages name it."""
         known = base_url in (None, os.environ.get("OPENAI_BASE_URL"))  # a key goes only to the server it is for
         self._key = (api_key or (known and os.environ.get("OPENAI_API_KEY")) or "none").strip()
         self._params = dict(params or {})
@@ -175,11 +179,6 @@ class OpenAIModel:
         except (openai.OpenAIError, httpx2.HTTPError, aiohttp.ClientError, ValueError):
             return None
 
-    @property
-    def origin(self) -> str:
-        """Who answers here, as messages name it."""
-        return f"{self.name} at {urlsplit(self.base_url).netloc.rpartition('@')[2]}"
-
     def body(self, request: Request, *, stream: bool) -> dict[str, Any]:
         """Return the body of a request, as this server takes it.
 
@@ -250,6 +249,8 @@ class OpenAIModel:
 
     async def _ask(self, sent: bytes, streams: bool, tell: Callable[[Delta], None]) -> dict[str, Any]:
         """Send a request and return the body of its answer."""
+        if not hasattr(sys.modules.get("openai"), "AsyncOpenAI"):  # it takes a second: other runs go on meanwhile
+            await asyncio.to_thread(import_module, "openai")
         import aiohttp
         import httpx2
         import openai

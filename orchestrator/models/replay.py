@@ -192,7 +192,9 @@ class ReplayModel:
 
     def _miss(self, why: str) -> ReplayMiss:
         recording = f"recording {self.recording.file or self.recording.header.scenario}"
-        anew = "edit its line by hand" if self.recording.header.scripted else "run it with --live and record that run"
+        anew = "run it with --live, then `ori record` that run"
+        if self.recording.header.scripted:
+            anew += "; or edit the line by hand"
         return ReplayMiss(
             Failure(FailureKind.invalid_request, f"the {recording} does not fit: {why}. To record anew: {anew}.")
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,13 +40,16 @@ def tools(args: Namespace) -> Report:
     found = [catalog.tool(name) for name in catalog.tool_names]
     data = [{"name": t.name, "effect": t.effect, "description": t.description, "source": t.source} for t in found]
     rows = [(t.name, t.effect, t.description.strip().split("\n")[0]) for t in found]
-    return _listed(data, ("tool", "effect", "what it does"), rows)
+    note = "\n".join(f"ori: tools are missing: {error}" for error in catalog.unreadable)
+    return replace(_listed(data, ("tool", "effect", "what it does"), rows), note=note)
 
 
 def new(args: Namespace) -> Report:
     """Start a role: its file and its prompt."""
     if not re.fullmatch(r"\w[\w-]{0,39}", args.name):
         raise ConfigError(f"{args.name!r} is no name for a role; use letters, digits, _ and -, at most 40")
+    if args.name in (known := _catalog(args).role_names):
+        raise ConfigError(f"there is a role {args.name!r} already; take another name than {', '.join(known)}")
     written = {f"roles/{args.name}.yaml": "role.yaml", f"prompts/{args.name}.md": "role.md"}
     return _written(args.project, {file: _template(name) for file, name in written.items()}, "ori check")
 

@@ -106,6 +106,7 @@ def record(args: Namespace) -> Report:
     recording = replay.record(past.events)
     if not recording.lines:
         raise ConfigError(f"run {past.info.run} has no reply of a model; there is nothing to record")
+    args.output.parent.mkdir(parents=True, exist_ok=True)
     args.output.write_text(recording.dump(), "utf-8")
     return Report(data={"written": str(args.output)}, text=str(args.output), note=f"{len(recording.lines)} replies")
 
