@@ -401,8 +401,7 @@ _ENVELOPE = frozenset(f.name for f in fields(Event))
 
 def payload(event: Event) -> bytes:
     """Encode what only this kind of event holds, as one JSON object; the shared fields have columns of their own."""
-    own = {f.name: getattr(event, f.name) for f in fields(event) if f.name not in _ENVELOPE}
-    return _json(own)
+    return _json({name: getattr(event, name) for name in event.__dataclass_fields__ if name not in _ENVELOPE})
 
 
 def encode(event: Event) -> bytes:
