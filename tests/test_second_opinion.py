@@ -3,10 +3,15 @@
 import asyncio
 import json
 import os
+import shutil
+import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 from urllib.request import Request as Post
 from urllib.request import urlopen
@@ -17,6 +22,7 @@ from orchestrator.errors import ModelError
 from orchestrator.messages import Delta, Message, Request
 from orchestrator.models.endpoint import Endpoint
 from orchestrator.models.openai import OpenAIModel, Timeouts
+from orchestrator.testing import Answer, ScriptedServer, drop, fault, text
 from tests.clock import Clock
 
 LLMOCK = """
@@ -65,10 +71,12 @@ def judge() -> Iterator[Judge]:
         server.communicate()
 
 
-async def end_of(judge: Judge, model: str, **options: Any) -> str:
+async def end_of(url: str, model: str, **options: Any) -> str:
     """Make one call, streamed if the model's name says so, and say how it ended."""
     heard: list[Delta] = []
-    asked = OpenAIModel(model, base_url=f"{judge.url}/v1", api_key="none", timeout=Timeouts(read=0.5))
+    asked = OpenAIModel(
+        model, base_url=f"{url}/v1", api_key="none", timeout=Timeouts(read=2 if "stalled" in model else 60)
+    )
     endpoint = Endpoint(asked, **options)
     try:
         request = Request(key="ori:1:model", messages=(Message("user", "hello"),))
@@ -106,14 +114,14 @@ CALLS: dict[str, tuple[list[dict[str, Any]], str, int]] = {
     "stream dropped": ([breaks("disconnect")], "right", 2),
     "stream cut": ([breaks("truncate", 2)], "right", 3),
     "stream garbled": ([breaks("malformed")], "right", 2),
-    "stream stalled": ([{**breaks("stall"), "stall_seconds": 5}], "right", 2),
+    "stream stalled": ([{**breaks("stall"), "stall_seconds": 9}], "right", 2),
 }
 
 
 async def test_llmock_finds_no_fault_with_how_we_try_again(judge: Judge) -> None:
     judge.script({model: faults for model, (faults, _, _) in CALLS.items() if faults})
     async with asyncio.TaskGroup() as group:
-        ends = {model: group.create_task(end_of(judge, model)) for model in CALLS}
+        ends = {model: group.create_task(end_of(judge.url, model)) for model in CALLS}
     assert {model: end.result() for model, end in ends.items()} == {model: end for model, (_, end, _) in CALLS.items()}
     assert await asyncio.to_thread(judge.requests) == {model: number for model, (_, _, number) in CALLS.items()}
     verdict = await asyncio.to_thread(judge.verdict)
@@ -123,6 +131,71 @@ async def test_llmock_finds_no_fault_with_how_we_try_again(judge: Judge) -> None
 async def test_llmock_would_say_so_if_we_did_not_wait(judge: Judge) -> None:
     clock = Clock(instant=True)
     judge.script({"limited": [fails(429, retry_after=1)]})
-    assert await end_of(judge, "limited", clock=clock, sleep=clock.sleep) == "right"
+    assert await end_of(judge.url, "limited", clock=clock, sleep=clock.sleep) == "right"
     (finding,) = (await asyncio.to_thread(judge.verdict))["findings"]
     assert finding["code"] == "retry_after_ignored"
+
+
+# litellm: a proxy that many put before their models; it has ways of its own to pass faults on
+
+TOO_LONG = fault(400, {"error": {"message": "This model's maximum context length is 128000 tokens."}})
+WELL = text("all is well, and has been for a while")
+PROXIED: dict[str, tuple[list[Answer], str]] = {
+    "well": ([WELL], "right"),
+    "limited": ([fault(429, headers={"retry-after": "1"}), WELL], "right"),
+    "ill": ([fault(503), WELL], "right"),
+    "down": ([fault(503)] * 3, "overloaded"),
+    "refused": ([fault(400)], "invalid_request"),
+    "forbidden": ([fault(401)], "auth"),
+    "overflowing": ([TOO_LONG], "context_overflow"),
+    "silent": ([drop(), WELL], "right"),
+    "dropped": ([drop(WELL), WELL], "right"),
+}
+"""By model: what the server answers behind the proxy, one request after another, and how the call ends.
+
+Half a stream that ends well is missing: litellm puts a finish reason of its own on it, so nobody behind it can tell.
+"""
+
+
+@asynccontextmanager
+async def litellm(upstream: str, home: Path) -> AsyncIterator[str]:
+    """Put litellm before a server, every model by its own name, with no retries of the proxy's own."""
+    program = shutil.which("litellm")
+    if not program:
+        pytest.skip("litellm[proxy] is not installed (an environment of its own does, with its bin on PATH)")
+    params = {"model": "openai/*", "api_base": upstream, "api_key": "none"}
+    config = {
+        "model_list": [{"model_name": "*", "litellm_params": params}],
+        "router_settings": {"num_retries": 0, "disable_cooldowns": True},
+        "general_settings": {"dangerously_permit_weak_or_unset_master_key": True},
+    }
+    file = home / "litellm.yaml"
+    file.write_text(json.dumps(config))
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    server = await asyncio.create_subprocess_exec(
+        *(program, "--config", str(file), "--host", "127.0.0.1", "--port", str(port)),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        env={**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True"},
+    )
+    assert server.stdout
+    while b"Uvicorn running" not in (line := await server.stdout.readline()):
+        assert line, "litellm did not start"
+    async with asyncio.TaskGroup() as group:
+        group.create_task(server.stdout.read())  # a full pipe would stop it
+        try:
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            server.terminate()
+            await server.wait()
+
+
+async def test_faults_are_told_apart_through_litellm(tmp_path: Path) -> None:
+    models = {f"{way}-{name}": called for name, called in PROXIED.items() for way in ("plain", "stream")}
+    waiting = {model: list(answers) for model, (answers, _) in models.items()}
+    async with ScriptedServer(lambda request: waiting[request["model"]].pop(0)) as server:
+        async with litellm(server.base_url, tmp_path) as url, asyncio.TaskGroup() as group:
+            ends = {model: group.create_task(end_of(url, model)) for model in models}
+        assert {model: end.result() for model, end in ends.items()} == {m: end for m, (_, end) in models.items()}
+    assert Counter(request["model"] for request in server.requests) == {m: len(a) for m, (a, _) in models.items()}
