@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from orchestrator.conversation import Conversation
 from orchestrator.errors import ToolError
 from orchestrator.failure import Failure, FailureKind
 from orchestrator.messages import Json, Reply
+from orchestrator.plan import Plan
 from orchestrator.profile import Profile
 from orchestrator.results import OutcomeStatus, StopReason
 from orchestrator.role import Role
@@ -184,6 +185,27 @@ class Answers:
 _MARKER = re.compile(
     r"^[ \t]*(?P<bold>\*\*|__)?FINAL_ANSWER(?P<closed>\*\*|__)?[ \t]*[:：][ \t]*(?P<closed_late>\*\*|__)?", re.MULTILINE
 )
+
+
+def by_outcomes(ending: Ending, plan: Plan, refused: bool) -> Ending:
+    """Return how a planner's loop ended by its outcomes: its own words do not make it a success.
+
+    Args:
+        ending: How the loop itself ended.
+        plan: Its plan.
+        refused: Whether its last plan was told back.
+    """
+    spoiled = plan.spoiled()
+    if ending.status != "done" or not (spoiled or (refused and not plan.subtasks)):
+        return ending
+    if not spoiled:
+        failure = Failure(FailureKind.bad_model_output, "the plan was refused, no other came, and nothing was run")
+        return replace(ending, status="partial", stop_reason="plan_invalid", failure=failure)
+    review = any(outcome.status == "needs_review" for outcome in spoiled)
+    useful = any(outcome.status in ("done", "partial") for outcome in plan.outcomes.values())
+    status: OutcomeStatus = "needs_review" if review else "partial" if useful else "failed"
+    first = next((outcome for outcome in spoiled if outcome.status != "skipped"), spoiled[0])
+    return replace(ending, status=status, stop_reason=first.stop_reason, failure=first.failure)
 
 
 def final_answer(text: str) -> str | None:

@@ -130,12 +130,14 @@ class Planner:
             text = self._reject(faults.faults, faults.corrected)
             return [ToolResult(f"Error: {text}", error=True) for _ in calls]
         joint = _joint(plans, addition.new)
-        notes = self._add(addition, joint, next((p.template for p in plans if p.template), None))
+        notes, opened = self._add(addition, joint, next((p.template for p in plans if p.template), None))
         if self.context.preview:
             accepted = joint.model_dump(mode="json", exclude_defaults=True)
             return [ToolResult("the plan is accepted", accepted, final=True) for _ in calls]
         await self._run()
-        return [self._result([s.id for s in subtasks], notes) for subtasks in asked]
+        ids = [[s.id for s in subtasks] for subtasks in asked]
+        ids[-1] += opened
+        return [self._result(some, notes) for some in ids]
 
     def _subtasks(self, call: Delegate) -> tuple[Subtask, ...]:
         if call.template is None:
@@ -154,13 +156,13 @@ class Planner:
         files = {file.path for file in self.context.workspace.files()}
         return Rules(self.roles, tools, self.context.limits.max_subtasks, files)
 
-    def _add(self, addition: Addition, call: Delegate, template: str | None) -> tuple[str, ...]:
-        """Take a checked plan in, and say what was changed in it."""
+    def _add(self, addition: Addition, call: Delegate, template: str | None) -> tuple[tuple[str, ...], list[str]]:
+        """Take a checked plan in; return what was changed in it, and which earlier subtasks open again."""
         constraints, notes = _quotes(call.constraints, self.context.goal)
         self.context.constraints = tuple(dict.fromkeys((*self.context.constraints, *constraints)))
         if call.formatted_goal and self.context.formatted_goal is None:
             self.context.formatted_goal = call.formatted_goal
-        self.plan.add(addition)
+        opened = self.plan.add(addition)
         self.rejected = 0
         mended = (*addition.mended, *notes)
         self.context.log.add(
@@ -174,7 +176,7 @@ class Planner:
                 template=template,
             )
         )
-        return mended
+        return mended, opened
 
     async def _run(self) -> None:
         async def execute(subtask: Subtask, ticket: Ticket) -> Outcome:

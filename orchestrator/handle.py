@@ -13,7 +13,7 @@ from typing import Self
 
 from pydantic import ValidationError
 
-from orchestrator.answers import Ending
+from orchestrator.answers import Ending, by_outcomes
 from orchestrator.context import RunContext, Variables
 from orchestrator.delegate import NAME as DELEGATE
 from orchestrator.delegate import Planner
@@ -23,6 +23,7 @@ from orchestrator.failure import Failure, FailureKind
 from orchestrator.journal.log import RunLog, Subscription
 from orchestrator.ledger import Ledger
 from orchestrator.limits import Deadline, Limits
+from orchestrator.loop import stopped_at
 from orchestrator.models import Model
 from orchestrator.models.endpoint import Endpoint
 from orchestrator.models.route import Route
@@ -273,7 +274,8 @@ class RunHandle:
             return await loop.run()
         loop.say(self._brief(context, planner))
         if order.plan:
-            table = await planner.run_ready(order.plan, order.scenario)
+            async with stopped_at(planner.deadline):
+                table = await planner.run_ready(order.plan, order.scenario)
             answer = planner.plan.outcomes.get(order.answer or "")
             if answer and answer.status == "done":
                 return Ending("done", "answer", answer.answer, answer.value)
@@ -296,16 +298,10 @@ class RunHandle:
     def _result(self, context: RunContext, workers: Workers, ending: Ending) -> RunResult:
         """Judge the run by its outcomes: the planner's own words do not make it a success."""
         planner = workers.opening.planners.get(self.order.root)
-        spoiled = planner.plan.spoiled() if planner else []
+        if planner:
+            ending = by_outcomes(ending, planner.plan, planner.rejected > 0)
         status: RunStatus = "partial" if ending.status == "skipped" else ending.status
-        stop_reason, failure = ending.stop_reason, ending.failure
-        if status == "done" and spoiled and planner:
-            review = any(outcome.status == "needs_review" for outcome in spoiled)
-            useful = any(outcome.status in ("done", "partial") for outcome in planner.plan.outcomes.values())
-            status = "needs_review" if review else "partial" if useful else "failed"
-            first = next((o for o in spoiled if o.status != "skipped"), spoiled[0])
-            stop_reason, failure = first.stop_reason, first.failure
-        return self._collect(context, workers, status, stop_reason, failure).model_copy(
+        return self._collect(context, workers, status, ending.stop_reason, ending.failure).model_copy(
             update={"answer": ending.answer, "value": ending.value}
         )
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, Literal
 
 import orjson
@@ -73,17 +74,14 @@ class AgentLoop:
             RunStopped: The run as a whole cannot go on.
         """
         try:
-            async with asyncio.timeout_at(self._on_loop_clock(self.deadline.hard)) as limit:
+            async with stopped_at(self.deadline):
                 await self._finish_open_turn()
                 while True:
                     if ending := await self._turn():
                         return ending
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            failure = Failure(FailureKind.timeout, f"stopped after {self._elapsed():.0f} s, its time limit")
-            return self.answers.so_far("deadline", failure)
         except LoopStopped as stopped:
+            if stopped.stop_reason == "deadline":
+                return self.answers.so_far("deadline", stopped.failure)
             return Ending("failed", stopped.stop_reason, failure=stopped.failure)
         except ModelError as error:
             if isinstance(error, ReplayMiss) or RULES[error.failure.kind].ends == "run":
@@ -322,8 +320,20 @@ class AgentLoop:
             answered = self.conversation.answered()
             self._observe(await self.toolbox.run(calls, self.turn, first=answered), first=answered)
 
-    def _elapsed(self) -> float:
-        return self.deadline.elapsed(time.monotonic())
 
-    def _on_loop_clock(self, moment: float) -> float:
-        return asyncio.get_running_loop().time() + (moment - time.monotonic())
+@asynccontextmanager
+async def stopped_at(deadline: Deadline) -> AsyncIterator[None]:
+    """Stop what is inside when its time is up.
+
+    Raises:
+        LoopStopped: It was stopped.
+    """
+    left = deadline.hard - time.monotonic()
+    try:
+        async with asyncio.timeout(left) as limit:
+            yield
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        words = f"stopped after {deadline.elapsed(time.monotonic()):.0f} s, its time limit"
+        raise LoopStopped("deadline", Failure(FailureKind.tool_timeout, words)) from None

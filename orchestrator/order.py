@@ -86,9 +86,12 @@ class House:
 
 
 _TARGET = (
-    r"(?:\b(?:to|into|in|write|append|edit|update|change|modify|fix|overwrite|rename|delete)|"
-    r"写[入到回]?|存[入到]?|追加到?|修改|更新|编辑|改写?|覆盖|删除|在)\s*[`'\"“「《]?"
+    r"(?<!not )(?<!n't )(?<!never )(?<!不要)(?<!不)(?<!别)(?<!勿)"
+    r"(?:\b(?:write|append|add)(?: \w+){0,4} (?:in)?to |"
+    r"\b(?:edit|update|change|modify|fix|overwrite|rename|delete)(?: \w+){0,4}?(?: in)? |"
+    r"(?:写[入到回]|存[入到]|追加到|修改|更新|编辑|改写|覆盖|删除)\s*)[`'\"“「《]?"
 )
+"""A verb that changes a file, with no word before it that forbids it, and the file close behind."""
 
 
 def named_as_targets(goal: str, files: Iterable[str]) -> set[str]:

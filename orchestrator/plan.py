@@ -186,8 +186,9 @@ class Plan:
         """
         return _Check(self, proposed, rules).run()
 
-    def add(self, addition: Addition) -> None:
-        """Take checked subtasks in; what was skipped because of a now replaced subtask becomes open again."""
+    def add(self, addition: Addition) -> list[str]:
+        """Take checked subtasks in, and return the ids that open again: skipped because of what is replaced now."""
+        opened: list[str] = []
         for subtask in addition.new:
             self.subtasks[subtask.id] = subtask
             if subtask.replaces is not None:
@@ -196,7 +197,9 @@ class Plan:
             for id in revived:
                 del self.outcomes[id]
                 self.started.discard(id)
+            opened += revived
         self.remaining = self._paths()
+        return opened
 
     def _skipped_in_vain(self, id: str) -> bool:
         skipped = self.outcomes[id].status == "skipped" and id not in self.replaced
@@ -205,6 +208,10 @@ class Plan:
     def needs(self, subtask: Subtask) -> tuple[str, ...]:
         """Return the ids it waits for, with those that were replaced exchanged for what stands in for them."""
         return tuple(dict.fromkeys(self.current(need) for need in subtask.after))
+
+    def stood_in_for(self, id: str) -> list[str]:
+        """Return the ids that a subtask stands in for, those that were replaced before included."""
+        return [old for old in self.replaced if old != id and self.current(old) == self.current(id)]
 
     def current(self, id: str) -> str:
         """Return the id that stands in for this one now (itself, unless it was replaced)."""
@@ -285,7 +292,8 @@ class _Check:
                 subtask = subtask.model_copy(update={"id": self._free(subtask.id)})
             elif earlier is not None:
                 outcome = self.plan.outcomes.get(subtask.id)
-                if earlier == subtask and outcome and outcome.status == "done":
+                same = earlier == subtask.model_copy(update={"after": earlier.after})  # which may have been mended
+                if same and outcome and outcome.status == "done":
                     reused.append(subtask.id)
                     continue
                 free = self._free(subtask.id)

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
 
-from orchestrator.answers import Ending
+from orchestrator.answers import Ending, by_outcomes
 from orchestrator.context import RunContext
 from orchestrator.delegate import Planner, show_outcome
-from orchestrator.errors import JournalError, RunStopped
+from orchestrator.errors import JournalError, LoopStopped, RunStopped
 from orchestrator.events import ReviewDone, SubtaskEnded, SubtaskStarted, Warned
 from orchestrator.failure import RULES, Failure, FailureKind
-from orchestrator.loop import AgentLoop
+from orchestrator.loop import AgentLoop, stopped_at
 from orchestrator.messages import Json, ToolCall
 from orchestrator.opening import Opening, within
 from orchestrator.placeholders import fill_tree, names, texts
@@ -24,7 +25,6 @@ from orchestrator.results import Outcome
 from orchestrator.review import find_reviewer, judge, verdict_schema
 from orchestrator.role import Review, Role
 from orchestrator.schedule import Ticket
-from orchestrator.tool import to_result
 from orchestrator.toolbox import Toolbox
 from orchestrator.workspace import Undone
 
@@ -43,6 +43,12 @@ class _Job:
     path: str
     ticket: Ticket
     started: float
+
+    @property
+    def may_take_from(self) -> list[str]:
+        """Paths of the loops whose files it may overwrite: its own attempts, its needs, and what it stands in for."""
+        replaced = [f"{self.planner.path}/{id}" for id in self.planner.plan.stood_in_for(self.subtask.id)]
+        return [self.path, *replaced, *(need.path for need in self.needs)]
 
     @property
     def needs(self) -> list[Outcome]:
@@ -78,6 +84,7 @@ class Workers:
             ending, attempts = Ending("failed", "bug", failure=failure), 1
         outcome = self._outcome(job, ending, attempts)
         self.context.log.add(SubtaskEnded(path=job.path, outcome=outcome))
+        await self.context.log.commit()  # before anything builds on it
         return outcome
 
     async def _tries(self, job: _Job) -> tuple[Ending, int]:
@@ -126,7 +133,7 @@ class Workers:
             output=subtask.output,
             parent=job.planner,
             ticket=job.ticket,
-            needs=[job.path, *(need.path for need in job.needs)],
+            needs=job.may_take_from,
         )
         loop.say(self._task(subtask))
         self._give(loop, job.needs)
@@ -161,12 +168,17 @@ class Workers:
             message = f"the arguments name {', '.join(f'${{{n}}}' for n in unknown)}, which the outcomes do not have"
             return Ending("failed", "tool_failures", failure=Failure(FailureKind.tool_error, message))
         arguments = fill_tree(subtask.args, values)
-        workspace = self.opening.workspace(path, [job.path, *(need.path for need in job.needs)])
+        workspace = self.opening.workspace(path, job.may_take_from)
         toolbox = Toolbox(self.context, path, {name: tool}, workspace, window=job.planner.window)
         call = ToolCall("call", name, orjson.dumps(arguments).decode())
-        [seen] = await toolbox.run([call], 1)
-        if tool.effect == "once":  # also when it failed: it may have got far enough
+        if tool.effect == "once":  # also when it fails: it may have got far enough
             self.acted_once.add(path)
+        deadline = job.planner.deadline
+        try:
+            async with stopped_at(deadline.within(time.monotonic(), None)):
+                [seen] = await toolbox.run([call], 1)
+        except LoopStopped as stopped:
+            return Ending("failed", stopped.stop_reason, failure=stopped.failure)
         if seen.ok:
             return Ending("done", "answer", seen.text, seen.value)
         return Ending("failed", "tool_failures", seen.text, failure=seen.failure)
@@ -174,9 +186,16 @@ class Workers:
     # review
 
     async def _work(self, loop: AgentLoop) -> Ending:
+        """Let a loop run, and judge its ending by its structure: words alone do not make it a success."""
         ending = await loop.run()
         if loop.acted_once:
             self.acted_once.add(loop.path)
+        if planner := self.opening.planners.get(loop.path):
+            ending = by_outcomes(ending, planner.plan, planner.rejected > 0)
+        value = ending.value if ending.value is not None else _json(ending.answer)
+        if ending.status == "done" and isinstance(value, dict) and False in (value.get("success"), value.get("ok")):
+            failure = Failure(FailureKind.tool_error, f"the result itself says that it failed: {ending.answer[:300]}")
+            return replace(ending, status="failed", stop_reason="tool_failures", failure=failure)
         return ending
 
     async def _reviewed(self, job: _Job, subtask: Subtask, loop: AgentLoop) -> Ending:
@@ -244,20 +263,15 @@ class Workers:
     # the outcome
 
     def _outcome(self, job: _Job, ending: Ending, attempts: int) -> Outcome:
-        status, stop_reason, failure = ending.status, ending.stop_reason, ending.failure
-        value = ending.value if ending.value is not None else _json(ending.answer)
-        if status == "done" and isinstance(value, dict) and to_result(value).error:
-            status, stop_reason = "failed", "tool_failures"  # its structure counts, however cheerful the words
-            failure = Failure(FailureKind.tool_error, f"the result itself says that it failed: {ending.answer[:300]}")
         return Outcome(
             id=job.subtask.id,
             path=job.path,
             role=job.subtask.performer,
-            status=status,
-            stop_reason=stop_reason,
+            status=ending.status,
+            stop_reason=ending.stop_reason,
             answer=ending.answer,
             value=ending.value,
-            failure=failure,
+            failure=ending.failure,
             artifacts=tuple(a for a in self.context.workspace.artifacts() if within(a.by, job.path)),
             usage=self.context.ledger.usage(job.path),
             attempts=attempts,

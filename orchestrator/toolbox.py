@@ -106,6 +106,8 @@ class Toolbox:
             await self.context.log.commit()  # the reply, and what is about to happen, before it happens
             await self._run_stretch(runnable)
             observations += [self._observe(job) for job in stretch]
+        if any(observation.acted_once for observation in observations):
+            await self.context.log.commit()  # what cannot be repeated is on record before anybody reads of it
         return observations
 
     def runs_plans(self, name: str) -> bool:
@@ -183,7 +185,9 @@ class Toolbox:
             if (task := asyncio.current_task()) is None or task.cancelling():
                 raise
             job.fail(f"{tool.name} failed: something that it waited for was cancelled")
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a tool raises, the model can react to it
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - whatever a tool raises, the model can react to it
             if isinstance(error, TimeoutError) and limit.expired():
                 after = "it may still be running" if tool.blocking else "it was stopped"
                 late = f"{tool.name} did not finish within {tool.timeout:g} s; {after}"

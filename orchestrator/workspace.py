@@ -252,9 +252,13 @@ class Workspace:
     def _copy(self, source: Path, target: Path) -> None:
         if target.exists() and source.samefile(target):
             return
+        if target.is_file() and (source.is_dir() or source.read_bytes() != target.read_bytes()):
+            raise ConfigError(
+                f"the workspace holds another {target.name!r} already; use another folder", file=self.root
+            )
         target.parent.mkdir(parents=True, exist_ok=True)
         if source.is_dir():
-            shutil.copytree(source, target, symlinks=True, dirs_exist_ok=True)
+            shutil.copytree(source, target, symlinks=True, dirs_exist_ok=True, ignore=_left_out)
         else:
             shutil.copy2(source, target)
 
@@ -399,6 +403,11 @@ def _artifact(change: ArtifactStored) -> Artifact:
         by=change.path,
         untrusted=change.untrusted,
     )
+
+
+def _left_out(folder: str, names: list[str]) -> set[str]:
+    """What a copied folder leaves out: the runs' own folder, which may hold this very workspace, and keys."""
+    return {name for name in names if name in (".ori", ".env")}
 
 
 def _relative_name(name: str, root: Path) -> str:

@@ -348,7 +348,7 @@ class TestTemplates:
         async with serving(replies) as server:
             result = await orchestrator(server, (), project=project, journal="memory").solve("a greeting for Ada")
         assert words in observed(server)
-        assert (result.status, result.outcomes) == ("done", {})
+        assert (result.status, result.stop_reason, result.outcomes) == ("partial", "plan_invalid", {})
 
     async def test_a_template_whose_roles_the_run_does_not_have_is_not_offered(self, project: Path) -> None:
         async with ScriptedServer([text("4")]) as server:

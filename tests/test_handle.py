@@ -521,6 +521,10 @@ class TestApart:
         ("Update app.py and write to notes.txt", {"app.py", "notes.txt"}),
         ("修改 notes.txt，不要动 app.py", {"notes.txt"}),
         ("write notes.txt.bak", set()),
+        ("Compare app.py to notes.txt", set()),
+        ("Total the amounts according to notes.txt", set()),
+        ("Do not change notes.txt; never delete app.py", set()),
+        ("在 notes.txt 中统计，不要修改 app.py", set()),
     ],
 )
 def test_a_target_is_what_the_goal_says_is_to_be_changed(goal: str, named: set[str]) -> None:

@@ -137,7 +137,7 @@ class TestTime:
     async def test_a_model_that_does_not_answer_is_not_waited_for(self) -> None:
         ran = await run([hang()], look, role={"limits": {"timeout": 0.2}})
         assert ran.ending == ("failed", "deadline")
-        assert ran.result.failure and ran.result.failure.kind == FailureKind.timeout
+        assert ran.result.failure and ran.result.failure.kind == FailureKind.tool_timeout
 
     async def test_a_tool_without_a_limit_of_its_own_ends_with_the_loop_and_what_was_found_is_kept(self) -> None:
         ended = asyncio.Event()
