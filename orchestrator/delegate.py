@@ -24,6 +24,7 @@ from orchestrator.results import Outcome
 from orchestrator.scenario import Template
 from orchestrator.schedule import Ticket
 from orchestrator.schedule import run as run_plan
+from orchestrator.schema import wrong_schema
 from orchestrator.tool import Tool, ToolContext, ToolResult
 
 NAME = "delegate"
@@ -154,7 +155,7 @@ class Planner:
 
     def _rules(self, tools: Collection[str]) -> Rules:
         files = {file.path for file in self.context.workspace.files()}
-        return Rules(self.roles, tools, self.context.limits.max_subtasks, files)
+        return Rules(self.roles, tools, self.context.limits.max_subtasks, files, wrong_schema)
 
     def _add(self, addition: Addition, call: Delegate, template: str | None) -> tuple[tuple[str, ...], list[str]]:
         """Take a checked plan in; return what was changed in it, and which earlier subtasks open again."""

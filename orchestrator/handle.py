@@ -32,6 +32,7 @@ from orchestrator.profile import PROFILES, Profile
 from orchestrator.results import RunResult, RunStatus, StopReason
 from orchestrator.role import Role
 from orchestrator.schedule import Slots
+from orchestrator.schema import wrong_schema
 from orchestrator.subtask import Workers
 from orchestrator.workspace import Workspace
 
@@ -138,6 +139,8 @@ class RunHandle:
         order, house = self.order, self._house
         if not order.goal.strip():
             raise ConfigError("the goal is empty; say in words what you want")
+        if order.schema is not None and (why := wrong_schema(order.schema)):
+            raise ConfigError(f"output is no JSON Schema: {why}")
         roles = self._roles()
         limits = Limits.combine(house.limits, order.limits)
         workspace = Workspace(self.workspace, self._home)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
@@ -134,6 +134,8 @@ class Rules:
     max_subtasks: int = 50
     files: Collection[str] = ()
     """Files of the workspace: names that a weak planner puts into `after`."""
+    wrong_schema: Callable[[dict[str, Any]], str | None] = lambda schema: None
+    """Says why the schema of a result is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +276,7 @@ class _Check:
             self.faults.append("the plan has no subtasks; give at least one, or answer without a plan")
         reused, new = self._ids()
         known = set(self.plan.subtasks) | {s.id for s in new}
-        new = [self._performer(self._replaces(s)) for s in new]
+        new = [self._output(self._performer(self._replaces(s))) for s in new]
         new = self._circles(self._possible([self._after(s, new, known) for s in new]))
         if self.faults:
             raise PlanFaults(self.faults, new)
@@ -321,6 +323,12 @@ class _Check:
                 if options:
                     return subtask.model_copy(update={field_name: _closest(name, options)})
         return subtask
+
+    def _output(self, subtask: Subtask) -> Subtask:
+        if subtask.output is None or not (why := self.rules.wrong_schema(subtask.output)):
+            return subtask
+        self.faults.append(f"the output of {subtask.id!r} is no JSON Schema: {why}")
+        return subtask.model_copy(update={"output": None})
 
     def _replaces(self, subtask: Subtask) -> Subtask:
         if subtask.replaces is None:

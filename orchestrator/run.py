@@ -11,6 +11,7 @@ happens to one subtask.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -103,7 +104,8 @@ class Orchestrator:
         if journal is None:
             journal = self.settings.journal if self.project else "memory"
         self.journal: Journal = open_journal(journal, self.home / "runs.db")
-        self._entered = 0
+        self._entered: PerLoop[Counter[str]] = PerLoop(Counter)
+        """Who is inside, in each event loop: connections belong to the loop they were made in."""
         if max_runs is None and self.project:
             max_runs = self.settings.max_runs
         described = Settings(models={key: m for key, m in given.items() if isinstance(m, ModelSettings)})
@@ -267,12 +269,13 @@ class Orchestrator:
     # connections
 
     async def __aenter__(self) -> Self:
-        self._entered += 1
+        self._entered.get()["open"] += 1
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        self._entered -= 1
-        if not self._entered:
+        entered = self._entered.get()
+        entered["open"] -= 1
+        if not entered["open"]:
             await self.aclose()
 
     async def aclose(self) -> None:

@@ -14,6 +14,7 @@ from orchestrator.messages import Json
 from orchestrator.tool import Tool, ToolContext, ToolResult
 
 RESULT_TOOL = "submit_result"
+_SAYS_SOMETHING = {"$ref", "allOf", "anyOf", "const", "enum", "items", "oneOf", "properties", "type"}
 _TOLD = 10
 """Faults of a result that are told at once."""
 
@@ -30,6 +31,20 @@ def problems(value: Json, schema: Mapping[str, Json]) -> list[str]:
         else:
             found[f"{error.json_path}: {error.message}"[:300]] = None
     return list(found)
+
+
+def wrong_schema(schema: Mapping[str, Json]) -> str | None:
+    """Say why something is no JSON Schema that a result could be held to, or None."""
+    from jsonschema.exceptions import SchemaError
+    from jsonschema.validators import validator_for
+
+    if not schema.keys() & _SAYS_SOMETHING:
+        return f"it has none of {', '.join(sorted(_SAYS_SOMETHING))}"
+    try:
+        validator_for(schema).check_schema(dict(schema))
+    except SchemaError as error:
+        return f"{error.json_path}: {error.message}"[:300]
+    return None
 
 
 def result_tool(schema: Mapping[str, Json], description: str) -> Tool:

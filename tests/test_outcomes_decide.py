@@ -134,3 +134,34 @@ def test_an_input_does_not_overwrite_another_file_of_the_user_s_folder(tmp_path:
     with pytest.raises(ConfigError, match=r"holds another 'sales\.csv' already"):
         Workspace(tmp_path / "mine", tmp_path / "home").copy_inputs(["sales.csv"], tmp_path)
     assert (tmp_path / "mine/sales.csv").read_text() == "mine"
+
+
+async def test_an_output_that_is_no_schema_is_told_back_to_the_planner() -> None:
+    replies = {
+        ORI: [delegate(subtask("a", output={"amount": "number"})), delegate(subtask("a")), text("42")],
+        "do a": text("42"),
+    }
+    async with serving(replies) as server:
+        result = await orchestrator(server).solve("goal")
+        told = observed(server, 1)
+    assert result.status == "done" and "the output of 'a' is no JSON Schema: it has none of" in told
+
+
+async def test_an_output_that_is_no_schema_is_refused_before_anything_is_paid() -> None:
+    async with serving({ORI: text("42")}) as server:
+        with pytest.raises(ConfigError, match="output is no JSON Schema: .*'text' is not valid"):
+            await orchestrator(server).solve("goal", output={"type": "text"})
+    assert not server.requests
+
+
+def test_event_loops_in_threads_close_their_own_connections() -> None:
+    async def serve(threads: int) -> list[str]:
+        async with serving({ORI: text("42")}) as server:
+            made = orchestrator(server)
+            results = [asyncio.to_thread(made.solve_sync, "goal") for _ in range(threads)]
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(result) for result in results]
+            await server.until(lambda server: server.connections == 0)
+            return [task.result().status for task in tasks]
+
+    assert asyncio.run(serve(4)) == ["done"] * 4
