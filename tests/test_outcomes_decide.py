@@ -149,7 +149,7 @@ async def test_an_output_that_is_no_schema_is_told_back_to_the_planner() -> None
 
 async def test_an_output_that_is_no_schema_is_refused_before_anything_is_paid() -> None:
     async with serving({ORI: text("42")}) as server:
-        with pytest.raises(ConfigError, match="output is no JSON Schema: .*'text' is not valid"):
+        with pytest.raises(ConfigError, match=r"output is no JSON Schema: .*'text' is not valid"):
             await orchestrator(server).solve("goal", output={"type": "text"})
     assert not server.requests
 
