@@ -29,6 +29,7 @@ _SEEN_BY_FITTING = {"missing", "extra_forbidden", "literal_error", "enum"}
 _THOUGHT = re.compile(r"<think(?:ing)?>.*?(?:</think(?:ing)?>|\Z)", re.DOTALL)
 _NO_PREFIX = re.compile(r'\[|"\s*:|[=,]\s*$')
 """In front of an object: it is a part of something larger, and not the arguments."""
+_DECODER = json.JSONDecoder(strict=False)
 _ESCAPE = re.compile(
     r"""\\(?:
       (?P<lone> u[dD][c-fC-F][0-9a-fA-F]{2} | u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F][0-9a-fA-F]{2}) )
@@ -119,7 +120,7 @@ def _read(text: str) -> Json:
         problem = "the arguments are no JSON object"
     else:
         try:
-            return json.JSONDecoder(strict=False).raw_decode(text, start)[0]
+            return _DECODER.raw_decode(text, start)[0]
         except json.JSONDecodeError as error:
             problem = _why(error, text)
         except (ValueError, RecursionError) as error:
@@ -141,7 +142,7 @@ def _loads(text: str) -> Json:
         ValueError: It is no JSON.
     """
     try:
-        return json.loads(_mended(text), strict=False)
+        return _DECODER.decode(_mended(text))
     except RecursionError:
         raise ValueError("nested too deeply") from None
 

@@ -236,9 +236,11 @@ def _invoker(
 ) -> Callable[[dict[str, Any], ToolContext], Awaitable[Any]]:
     """Return how the engine runs a function: on the event loop, in a thread, or in a process."""
 
+    is_async = inspect.iscoroutinefunction(function)
+
     async def invoke(arguments: dict[str, Any], context: ToolContext) -> Any:
         arguments = {**arguments, **dict.fromkeys(injected, context)}
-        if inspect.iscoroutinefunction(function):
+        if is_async:
             return await function(**arguments)
         run = context.threads.run_in_process if in_process else context.threads.run
         value = await run(function, **arguments)
