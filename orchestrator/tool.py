@@ -235,7 +235,6 @@ def _invoker(
     function: Callable[..., Any], injected: Sequence[str], *, in_process: bool
 ) -> Callable[[dict[str, Any], ToolContext], Awaitable[Any]]:
     """Return how the engine runs a function: on the event loop, in a thread, or in a process."""
-
     is_async = inspect.iscoroutinefunction(function)
 
     async def invoke(arguments: dict[str, Any], context: ToolContext) -> Any:
