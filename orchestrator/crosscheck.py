@@ -11,6 +11,7 @@ from orchestrator.errors import ConfigError, nearest
 from orchestrator.plan import Plan, PlanFaults, Rules
 from orchestrator.role import Role
 from orchestrator.scenario import Scenario
+from orchestrator.schema import wrong_schema
 from orchestrator.yaml import Place
 
 PLANNING_TOOL = "delegate"
@@ -49,13 +50,14 @@ def role_faults(role: Role, names: Names) -> Iterator[Fault]:
 
 def schema_faults(role: Role) -> Iterator[Fault]:
     """Say why the schema of a role's result is none. Loads a library, so it is not a part of every run."""
-    from jsonschema import Draft202012Validator, SchemaError
+    if role.output is not None and (fault := wrong_schema(role.output)):
+        yield f"is no JSON Schema: {fault[0]}", ("output", *fault[1])
 
-    try:
-        if role.output is not None:
-            Draft202012Validator.check_schema(role.output)
-    except SchemaError as error:
-        yield f"is no JSON Schema: {error.message}", ("output", *error.absolute_path)
+
+def role_advice(role: Role) -> Iterator[Fault]:
+    """Say what a role asks for and does not get."""
+    if role.approval:
+        yield "is not honoured yet: these tools run without asking anybody", ("approval",)
 
 
 def scenario_faults(scenario: Scenario, names: Names) -> Iterator[ConfigError]:

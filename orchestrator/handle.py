@@ -139,8 +139,8 @@ class RunHandle:
         order, house = self.order, self._house
         if not order.goal.strip():
             raise ConfigError("the goal is empty; say in words what you want")
-        if order.schema is not None and (why := wrong_schema(order.schema)):
-            raise ConfigError(f"output is no JSON Schema: {why}")
+        if order.schema is not None and (fault := wrong_schema(order.schema)):
+            raise ConfigError(f"output is no JSON Schema: {fault[0]}")
         roles = self._roles()
         limits = Limits.combine(house.limits, order.limits)
         workspace = Workspace(self.workspace, self._home)

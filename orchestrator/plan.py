@@ -134,8 +134,8 @@ class Rules:
     max_subtasks: int = 50
     files: Collection[str] = ()
     """Files of the workspace: names that a weak planner puts into `after`."""
-    wrong_schema: Callable[[dict[str, Any]], str | None] = lambda schema: None
-    """Says why the schema of a result is none."""
+    wrong_schema: Callable[[dict[str, Any]], tuple[str, object] | None] = lambda schema: None
+    """Says why the schema of a result is none, and where in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,9 +325,9 @@ class _Check:
         return subtask
 
     def _output(self, subtask: Subtask) -> Subtask:
-        if subtask.output is None or not (why := self.rules.wrong_schema(subtask.output)):
+        if subtask.output is None or not (fault := self.rules.wrong_schema(subtask.output)):
             return subtask
-        self.faults.append(f"the output of {subtask.id!r} is no JSON Schema: {why}")
+        self.faults.append(f"the output of {subtask.id!r} is no JSON Schema: {fault[0]}")
         return subtask.model_copy(update={"output": None})
 
     def _replaces(self, subtask: Subtask) -> Subtask:

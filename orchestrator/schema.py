@@ -33,17 +33,17 @@ def problems(value: Json, schema: Mapping[str, Json]) -> list[str]:
     return list(found)
 
 
-def wrong_schema(schema: Mapping[str, Json]) -> str | None:
-    """Say why something is no JSON Schema that a result could be held to, or None."""
+def wrong_schema(schema: Mapping[str, Json]) -> tuple[str, tuple[str | int, ...]] | None:
+    """Say why something is no JSON Schema that a result could be held to, and where in it; None: it is one."""
     from jsonschema.exceptions import SchemaError
     from jsonschema.validators import validator_for
 
     if not schema.keys() & _SAYS_SOMETHING:
-        return f"it has none of {', '.join(sorted(_SAYS_SOMETHING))}"
+        return f"it has none of {', '.join(sorted(_SAYS_SOMETHING))}", ()
     try:
         validator_for(schema).check_schema(dict(schema))
     except SchemaError as error:
-        return f"{error.json_path}: {error.message}"[:300]
+        return f"{error.json_path}: {error.message}"[:300], tuple(error.absolute_path)
     return None
 
 

@@ -149,7 +149,7 @@ def test_what_is_wrong_with_a_role_is_told_with_its_line(project: Project, text:
 def test_a_schema_that_is_none_is_told_with_its_line(project: Project) -> None:
     project.role("r", "description: d\noutput:\n  type: objekt\n")
     [problem] = project.problems()
-    assert problem.startswith("roles/r.yaml:3: error: is no JSON Schema: 'objekt'")
+    assert problem.startswith("roles/r.yaml:3: error: is no JSON Schema: $.type: 'objekt'")
 
 
 def test_a_role_without_a_prompt_is_refused(project: Project) -> None:
@@ -362,3 +362,9 @@ def test_a_plain_function_in_place_of_a_tool_is_told(project: Project) -> None:
 
     with pytest.raises(ConfigError, match="'count' is no tool; put @tool on the function"):
         Catalog.from_project(project.folder, tools=[count])  # type: ignore[list-item]
+
+
+def test_an_approval_that_nobody_is_asked_for_is_told(project: Project) -> None:
+    project.role("r", "description: d\ntools: [write_file]\napproval: [write_file]\n")
+    [problem] = project.problems()
+    assert problem == "roles/r.yaml:3: warning: is not honoured yet: these tools run without asking anybody"
