@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from orchestrator.run import Orchestrator as Orchestrator
     from orchestrator.tool import ToolContext as ToolContext
     from orchestrator.tool import ToolResult as ToolResult
+    from orchestrator.tool import Toolset as Toolset
 
 _HOME = {
     "Artifact": "results",
@@ -36,6 +37,7 @@ _HOME = {
     "ToolContext": "tool",
     "ToolError": "errors",
     "ToolResult": "tool",
+    "Toolset": "tool",
 }
 __all__ = sorted([*_HOME, "tool"])  # noqa: PLE0605 - the table above is the one list
 

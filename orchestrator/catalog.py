@@ -14,9 +14,9 @@ from orchestrator.errors import ConfigError, collecting, nearest
 from orchestrator.placeholders import fill, names, refuse_unknown
 from orchestrator.role import Role
 from orchestrator.scenario import Scenario, Template
-from orchestrator.settings import load_settings
+from orchestrator.settings import Settings, load_settings
 from orchestrator.tool import Tool
-from orchestrator.toolfiles import ToolFolder, load
+from orchestrator.toolfiles import ToolFolder
 from orchestrator.yaml import Document, Place, read, read_text
 
 ROLE_VARIABLES = ("roles",)
@@ -59,6 +59,7 @@ class Catalog:
         roles: Roles made in code; they come before all files.
         tools: Tools made in code; they come before all files.
         models: Keys of the models that a role may name; None: any.
+        settings: What the project says of its toolsets.
         builtin: Names, or patterns as `server/*`, of tools that no file defines.
 
     Raises:
@@ -72,13 +73,15 @@ class Catalog:
         roles: Iterable[Role] = (),
         tools: Iterable[Tool] = (),
         models: Collection[str] | None = None,
+        settings: Settings | None = None,
         builtin: Collection[str] = (PLANNING_TOOL,),
     ) -> None:
         self.folders = tuple(dict.fromkeys(folder.resolve() for folder in folders))
         self.models, self.builtin = models, builtin
+        self.settings = settings or Settings()
         self._roles = _by_name("roles", [(role.name, role) for role in roles])
         self._tools = _by_name("tools", [(_made(tool).name, tool) for tool in tools])
-        self._tool_folders = [ToolFolder(folder / "tools") for folder in self.folders]
+        self._tool_folders = [ToolFolder(folder / "tools", self.settings) for folder in self.folders]
         self._cache: dict[object, tuple[object, Any]] = {}
 
     @classmethod
@@ -89,6 +92,7 @@ class Catalog:
         roles: Iterable[Role] = (),
         tools: Iterable[Tool] = (),
         models: Collection[str] | None = None,
+        settings: Settings | None = None,
         builtin: Collection[str] = (PLANNING_TOOL,),
     ) -> Catalog:
         """Return the catalog of a project's folder, if there is one, and of what ships.
@@ -101,7 +105,7 @@ class Catalog:
             folders.insert(0, Path(project))
             if not folders[0].is_dir():
                 raise ConfigError("there is no such folder; `ori init DIR` makes a project", file=project)
-        return cls(folders, roles=roles, tools=tools, models=models, builtin=builtin)
+        return cls(folders, roles=roles, tools=tools, models=models, settings=settings, builtin=builtin)
 
     @property
     def role_names(self) -> list[str]:
@@ -206,8 +210,9 @@ class Catalog:
         with collecting(errors):
             settings = load_settings(self.folders[0])
             warnings += settings.warnings
-            if self.models is None:
-                catalog = self._with_models(settings.models)
+            catalog = self._with(settings)
+            known = sorted({file.stem for folder in self._tool_folders for file in folder.files})
+            errors += settings.unknown_toolsets(known)
         catalog._check_roles(errors, warnings)
         catalog._check_tools(errors, warnings)
         catalog._check_scenarios(errors)
@@ -229,7 +234,7 @@ class Catalog:
             errors += [folder.twice(name) for name, places in folder.places.items() if len(places) > 1]
             for file in folder.files:
                 with collecting(errors):
-                    warnings += [fault for tool in load(file).values() for fault in folder.advice(tool, file)]
+                    warnings += [fault for tool in folder.load(file).values() for fault in folder.advice(tool, file)]
 
     def _check_scenarios(self, errors: list[ConfigError]) -> None:
         for file in self._files("scenarios", ".yaml"):
@@ -240,9 +245,10 @@ class Catalog:
                     errors.append(scenario.error(f"there is no recording {scenario.recording!r}", ("recording",)))
                 scenario.input_files()
 
-    def _with_models(self, models: Collection[str]) -> Catalog:
+    def _with(self, settings: Settings) -> Catalog:
         roles, tools = self._roles.values(), self._tools.values()
-        return Catalog(self.folders, roles=roles, tools=tools, models=models, builtin=self.builtin)
+        models = settings.models if self.models is None else self.models
+        return Catalog(self.folders, roles=roles, tools=tools, models=models, settings=settings, builtin=self.builtin)
 
     def _role(self, name: str) -> tuple[Role, Callable[[str, Place], ConfigError]]:
         """Return a role, and what makes the error about a place in it."""

@@ -16,10 +16,11 @@ from orchestrator.models import Model
 from orchestrator.plan import FormattedGoal
 from orchestrator.profile import Profile
 from orchestrator.redact import redact_json
+from orchestrator.resources import Resources
 from orchestrator.role import Role
 from orchestrator.schedule import Slots
 from orchestrator.threads import ThreadPool
-from orchestrator.tool import Tool
+from orchestrator.tool import Scope, Tool
 
 if TYPE_CHECKING:
     from orchestrator.catalog import Catalog
@@ -78,6 +79,8 @@ class RunContext:
     variables: Variables
     threads: ThreadPool
     """Where blocking tools run."""
+    scopes: Mapping[Scope, Resources]
+    """What tools keep open, for as long as the run or the orchestrator is."""
     redact: Callable[[str], str]
     """Takes secrets out of a text."""
     deps: Any = None

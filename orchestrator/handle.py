@@ -29,6 +29,7 @@ from orchestrator.models.endpoint import Endpoint
 from orchestrator.models.route import Route
 from orchestrator.order import House, Order, named_as_targets
 from orchestrator.profile import PROFILES, Profile
+from orchestrator.resources import Resources
 from orchestrator.results import RunResult, RunStatus, StopReason
 from orchestrator.role import Role
 from orchestrator.schedule import Slots
@@ -58,6 +59,7 @@ class RunHandle:
         self._events: Subscription | None = None
         self._log = RunLog(self.run_id, house.journal)
         self._stack = AsyncExitStack()
+        self._resources = Resources()
         self._models: dict[str, tuple[Model, Profile]] = {}
         self._task: asyncio.Task[RunResult | OriError] | None = None
         self._ending = False
@@ -83,6 +85,7 @@ class RunHandle:
             self._log.add(self._started(context))
             for error in self._house.catalog.unreadable:
                 self._log.add(Warned(text=f"tools are missing: {error}"))
+            await self._stack.enter_async_context(self._resources)
             group = await self._stack.enter_async_context(asyncio.TaskGroup())
             self._task = group.create_task(self._run(context), name=self.run_id)
             await asyncio.sleep(0)  # let it begin: a task that is cancelled before its first step can record nothing
@@ -162,6 +165,7 @@ class RunHandle:
             workspace=workspace,
             variables=Variables(self._log, house.redact),
             threads=house.threads,
+            scopes={"run": self._resources, "orchestrator": house.resources.get()},
             redact=house.redact,
             deps=house.deps,
             params=order.params,
@@ -274,7 +278,8 @@ class RunHandle:
         planner = workers.opening.planners.get(order.root)
         if planner is None:
             loop.say(context.text("worker_task", goal=order.goal, files="", expect="", constraints="", request=""))
-            return await loop.run()
+            async with loop.toolbox.resources:
+                return await loop.run()
         loop.say(self._brief(context, planner))
         if order.plan:
             async with stopped_at(planner.deadline):
@@ -283,7 +288,8 @@ class RunHandle:
             if answer and answer.status == "done":
                 return Ending("done", "answer", answer.answer, answer.value)
             loop.give(table, introduced=context.text("template_ran"))
-        return await loop.run()
+        async with loop.toolbox.resources:
+            return await loop.run()
 
     def _brief(self, context: RunContext, planner: Planner) -> str:
         """Word the planner's first message: the goal, and what there is to work with."""

@@ -12,7 +12,7 @@ from orchestrator.context import RunContext
 from orchestrator.conversation import Conversation
 from orchestrator.delegate import NAME as DELEGATE
 from orchestrator.delegate import Execute, Planner, fenced
-from orchestrator.events import ArtifactStored
+from orchestrator.events import ArtifactStored, Warned
 from orchestrator.limits import Limits
 from orchestrator.loop import AgentLoop
 from orchestrator.messages import Message, ToolCall
@@ -70,7 +70,7 @@ class Opening:
         output = output or role.output
         model, profile = context.models(role.model)
         deadline = (parent.deadline if parent else context.deadline).within(time.monotonic(), role.limits.timeout)
-        tools: dict[str, Tool] = {name: context.tool(name) for name in role.tools if name != DELEGATE}
+        tools = self._tools(role, path)
         depth = parent.depth + 1 if parent else 1
         if DELEGATE in role.tools and depth <= MAX_DEPTH:
             planner = Planner(
@@ -96,6 +96,15 @@ class Opening:
             prompt += "\n\n" + context.text("answer_in_json", schema=orjson.dumps(result_schema(output)).decode())
         loop.begin(prompt, self._examples(role) if profile.example else ())
         return loop
+
+    def _tools(self, role: Role, path: str) -> dict[str, Tool]:
+        """Return what a role may call and this machine has; say what is left out."""
+        tools = {name: self.context.tool(name) for name in role.tools if name != DELEGATE}
+        for name in list(tools):
+            if why := tools[name].missing():
+                del tools[name]
+                self.context.log.add(Warned(path=path, text=f"{name} is not offered: {why}"))
+        return tools
 
     def _examples(self, role: Role) -> Iterator[Message]:
         """Word a planner's examples as messages: as prose in the prompt, small models print the call as text."""

@@ -21,6 +21,7 @@ from orchestrator.messages import Json
 from orchestrator.models import Model
 from orchestrator.plan import Delegate
 from orchestrator.profile import Profile
+from orchestrator.resources import Resources
 from orchestrator.threads import ThreadPool
 
 PLANNER = "ori"
@@ -75,6 +76,8 @@ class House:
     redact: Callable[[str], str]
     threads: ThreadPool
     home: Path
+    resources: PerLoop[Resources]
+    """What tools keep open from run to run."""
     turns: PerLoop[asyncio.Semaphore] | None = None
     """Hold one to work; None: any number of runs may."""
     limits: Limits | None = None

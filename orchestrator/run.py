@@ -31,6 +31,7 @@ from orchestrator.models import Model
 from orchestrator.order import House, Order
 from orchestrator.plan import Delegate, Subtask
 from orchestrator.redact import Redactor
+from orchestrator.resources import Resources
 from orchestrator.results import RunResult
 from orchestrator.role import Role
 from orchestrator.settings import ModelSettings, Settings, load_settings
@@ -98,7 +99,11 @@ class Orchestrator:
         self._connections = Connections(self.settings, given)
         roles = tuple(roles)
         self.catalog = Catalog.from_project(
-            self.project, roles=roles, tools=tools, models={*self.settings.models, *given} or None
+            self.project,
+            roles=roles,
+            tools=tools,
+            models={*self.settings.models, *given} or None,
+            settings=self.settings,
         )
         self.home = self.project / ".ori" if self.project else _state_home()
         if journal is None:
@@ -121,6 +126,7 @@ class Orchestrator:
             limits=Limits.combine(self.settings.limits, limits),
             today=Today(cap, self.journal) if (cap := self.settings.limits.cost_per_day) else None,
             roles=tuple(role.name for role in roles),
+            resources=PerLoop(Resources),
             turns=PerLoop(lambda: asyncio.Semaphore(max_runs)) if max_runs else None,
             deps=deps,
         )
@@ -280,6 +286,7 @@ class Orchestrator:
 
     async def aclose(self) -> None:
         """Close connections and the log's file; both open again at the next use."""
+        await self._house.resources.get().aclose()
         await self._connections.aclose()
         await self.journal.aclose()
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr
 
@@ -19,6 +19,7 @@ from orchestrator.models.tokens import Price
 from orchestrator.placeholders import fill_tree, names, texts
 from orchestrator.yaml import Document, Place, read
 
+M = TypeVar("M", bound=BaseModel)
 FILE = "ori.yaml"
 WAYS_TO_A_MODEL = (
     "set OPENAI_API_KEY and OPENAI_MODEL (in the environment or in .env); or start a local server that speaks the "
@@ -109,6 +110,7 @@ class Settings(BaseModel):
     journal: str = "sqlite"
     """`sqlite`, `memory`, or the path of the log's file."""
 
+    _document: Document = PrivateAttr(default_factory=lambda: Document(Path(FILE), {}, {}))
     _unset: dict[Place, ConfigError] = PrivateAttr(default_factory=dict)
     _warnings: tuple[ConfigError, ...] = PrivateAttr(())
     _from_environment: tuple[str, ...] = PrivateAttr(())
@@ -121,7 +123,7 @@ class Settings(BaseModel):
     @property
     def configured(self) -> bool:
         """Whether the default model can be called: it is described, and its variables are set."""
-        return "default" in self.models and not self._missing("default")
+        return "default" in self.models and not self._missing("models", "default")
 
     def model(self, key: str) -> ModelSettings:
         """Return a model that can be called.
@@ -129,7 +131,7 @@ class Settings(BaseModel):
         Raises:
             ConfigError: There is none by that key, or an environment variable that it needs is not set.
         """
-        if missing := self._missing(key):
+        if missing := self._missing("models", key):
             raise ConfigError.all_of(missing)
         if key in self.models:
             return self.models[key]
@@ -137,16 +139,31 @@ class Settings(BaseModel):
             raise ConfigError(f"no model is configured: {WAYS_TO_A_MODEL}")
         raise ConfigError(f"there is no model {key!r} in {FILE}{nearest(key, self.models)}")
 
+    def toolset(self, name: str, kind: type[M]) -> M:
+        """Return the settings under `tools: NAME`, read as what the toolset says they are.
+
+        Raises:
+            ConfigError: They are something else; all faults, each with its line.
+        """
+        return self._document.within("tools", name).validate(kind, self.tools.get(name, {}))
+
+    def unknown_toolsets(self, known: Iterable[str]) -> list[ConfigError]:
+        """Return what is wrong with names under `tools:` that no tool file has."""
+        known = list(known)
+        unknown = [name for name in self.tools if name not in known]
+        return [self._document.error(f"unknown toolset {n!r}{nearest(n, known)}", ("tools", n)) for n in unknown]
+
     def secrets(self) -> list[str]:
         """Return every value that must not be shown, the longest first."""
         held = [m.api_key for m in self.models.values() if m.api_key]
         held += [value for m in self.models.values() for value in m.headers.values()]
-        texts = {secret.get_secret_value() for secret in held} | set(self._from_environment)
-        texts |= {text.split()[-1] for text in texts if text.startswith(("Bearer ", "Basic "))}
-        return sorted((text for text in texts if len(text) >= _SHORTEST_SECRET), key=len, reverse=True)
+        shown = {secret.get_secret_value() for secret in held} | set(self._from_environment)
+        shown |= {text for place, text in texts(self.tools) if _secret(str(place[-1]))}
+        shown |= {text.split()[-1] for text in shown if text.startswith(("Bearer ", "Basic "))}
+        return sorted((text for text in shown if len(text) >= _SHORTEST_SECRET), key=len, reverse=True)
 
-    def _missing(self, key: str) -> list[ConfigError]:
-        return [error for place, error in self._unset.items() if place[:2] == ("models", key)]
+    def _missing(self, *part: str) -> list[ConfigError]:
+        return [error for place, error in self._unset.items() if place[:2] == part]
 
 
 def load_settings(project: Path | None, environment: Mapping[str, str] = os.environ) -> Settings:
@@ -167,6 +184,7 @@ def load_settings(project: Path | None, environment: Mapping[str, str] = os.envi
     settings = document.validate(Settings, data)
     _check_fallbacks(settings, document)
     used = {(place, name) for place, text in texts(document.data) for name in names(text)}
+    settings._document = document
     settings._unset = {
         place: document.error(f"{name} is not set; set it in the environment or in .env", place)
         for place, name in sorted(used, key=str)

@@ -137,7 +137,8 @@ class Workers:
         )
         loop.say(self._task(subtask))
         self._give(loop, job.needs)
-        return await self._reviewed(job, subtask, loop)
+        async with loop.toolbox.resources:
+            return await self._reviewed(job, subtask, loop)
 
     def _task(self, subtask: Subtask) -> str:
         """Word the first message of a worker: it sees nothing else of the run."""
@@ -163,6 +164,8 @@ class Workers:
     async def _call_tool(self, job: _Job, subtask: Subtask, path: str) -> Ending:
         name = subtask.tool or ""
         tool = self.context.tool(name)
+        if why := tool.missing():
+            return Ending("failed", "tool_failures", failure=Failure(FailureKind.tool_error, why))
         values = _Values(job, self.context)
         if unknown := [n for _, text in texts(subtask.args) for n in names(text) if n not in values]:
             message = f"the arguments name {', '.join(f'${{{n}}}' for n in unknown)}, which the outcomes do not have"
@@ -175,7 +178,7 @@ class Workers:
             self.acted_once.add(path)
         deadline = job.planner.deadline
         try:
-            async with stopped_at(deadline.within(time.monotonic(), None)):
+            async with stopped_at(deadline.within(time.monotonic(), None)), toolbox.resources:
                 [seen] = await toolbox.run([call], 1)
         except LoopStopped as stopped:
             return Ending("failed", stopped.stop_reason, failure=stopped.failure)
@@ -258,7 +261,8 @@ class Workers:
         )
         checker.say(task)
         self._give(checker, [*job.needs, self._outcome(job, ending, 1)])
-        return await checker.run()
+        async with checker.toolbox.resources:
+            return await checker.run()
 
     # the outcome
 

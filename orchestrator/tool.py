@@ -6,26 +6,33 @@ import inspect
 import json
 import re
 import sys
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence, ValuesView
+from collections.abc import Awaitable, Callable, Hashable, Mapping, MutableMapping, Sequence, ValuesView
 from collections.abc import Set as AbstractSet
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from datetime import date, time
 from decimal import Decimal
 from enum import Enum
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, Literal, get_args, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, overload
 from uuid import UUID
 
 import orjson
 
 from orchestrator.errors import ConfigError, nearest
+from orchestrator.resources import Resources
 from orchestrator.threads import Reference, ThreadPool
 
 if TYPE_CHECKING:  # importing this module loads no pydantic: `import orchestrator` needs it
-    from orchestrator.messages import Json, ToolSpec
+    from pydantic import BaseModel
+
+    from orchestrator.messages import Image, Json, ToolSpec
     from orchestrator.signature import Signature
     from orchestrator.workspace import LoopWorkspace
 
+T = TypeVar("T")
+Scope = Literal["loop", "run", "orchestrator"]
+"""How long something that a tool opened stays open."""
 Effect = Literal["read", "idempotent", "once"]
 """What repeating a call does: `read` changes nothing, `idempotent` repeats harmlessly, `once` must not be repeated."""
 
@@ -40,6 +47,10 @@ class ToolResult:
     """The same for programs: `${outcomes.<id>.value}` of a tool subtask."""
     error: bool = False
     """The call failed; the content says why."""
+    images: tuple[Image, ...] = ()
+    """What a model that sees images is shown beside the content."""
+    untrusted: str | None = None
+    """Where the content comes from, when strangers may have written it: a URL, a server."""
     final: bool = False
     """The loop that made the call ends here, with this value. Never set beside `error`."""
 
@@ -62,7 +73,22 @@ class ToolContext:
     """Return the whole text behind a handle `out:<key>`; raises `ToolError`."""
     threads: ThreadPool = field(default_factory=ThreadPool)
     """Where blocking functions run: `await ctx.threads.run(fn, …)`; one for all runs of a program."""
+    settings: Any = None
+    """Of the tool's toolset: what `ori.yaml` says under `tools:`, as an instance of `Toolset.settings`."""
+    scopes: Mapping[Scope, Resources] = field(default_factory=dict)
     report: Callable[[str], None] = field(default=lambda text: None)
+
+    async def keep(self, key: Hashable, open: Callable[[], AbstractAsyncContextManager[T]], scope: Scope = "run") -> T:
+        """Return what the scope keeps open under a key; the first call's `open` makes it.
+
+        It is entered and left in a task of its own, and closed with its scope: the calling loop, the run, or the
+        orchestrator (in this event loop).
+        """
+        return await self.scopes[scope].get(key, open)
+
+    async def drop(self, key: Hashable, scope: Scope = "run") -> None:
+        """Close what is kept under a key, so that the next `keep` opens it anew."""
+        await self.scopes[scope].drop(key)
 
     async def progress(self, text: str) -> None:
         """Tell watchers how far the call is."""
@@ -108,6 +134,10 @@ class Tool:
     """Runs a stretch of neighbouring calls of this tool as one."""
     misused: Callable[[str], str] | None = None
     """Told what was wrong with arguments that could not be bound; returns what the model reads."""
+    settings: Any = None
+    """What `ori.yaml` says of its toolset."""
+    missing: Callable[[], str] = field(default=lambda: "")
+    """Says why it cannot be offered here, and what mends that; an empty text: it can."""
     source: str = ""
     """File it comes from, for messages."""
     function: Callable[..., Any] | None = None
@@ -134,6 +164,16 @@ class Tool:
         from orchestrator.messages import ToolSpec
 
         return ToolSpec(self.name, self.description, self.parameters)
+
+
+@dataclass(frozen=True, slots=True)
+class Toolset:
+    """What the tools of one file have in common; the file holds it under the name `toolset`."""
+
+    settings: type[BaseModel] | None = None
+    """What `ori.yaml` may say under `tools:` and the file's name; its defaults count where that says nothing."""
+    missing: Callable[[Any], str] = lambda settings: ""
+    """Told the settings; says why the tools cannot be offered here, and what mends that. Quick: asked for each loop."""
 
 
 @overload

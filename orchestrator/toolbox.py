@@ -20,6 +20,7 @@ from orchestrator.fitting import quote
 from orchestrator.messages import Json, ToolCall, ToolSpec
 from orchestrator.models.tokens import estimate_tokens
 from orchestrator.redact import redact_json
+from orchestrator.resources import Resources
 from orchestrator.tool import Tool, ToolContext, ToolResult, to_result
 from orchestrator.workspace import LoopWorkspace
 
@@ -82,6 +83,8 @@ class Toolbox:
         window: int,
     ) -> None:
         self.context, self.path, self.tools, self.workspace = context, path, tools, workspace
+        self.resources = Resources()
+        """What the loop's tools keep open; whoever runs the loop closes it."""
         self.specs: tuple[ToolSpec, ...] = tuple(tool.spec() for tool in tools.values())
         self.tokens = estimate_tokens(orjson.dumps(self.specs))
         """Estimate of what the tools weigh in a prompt."""
@@ -210,6 +213,8 @@ class Toolbox:
             variables=self.context.variables,
             read_output=self.context.workspace.read_output,
             threads=self.context.threads,
+            settings=self.tools[job.call.name].settings,
+            scopes={**self.context.scopes, "loop": self.resources},
             report=report,
         )
 

@@ -9,12 +9,14 @@ import sys
 import traceback
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from dataclasses import replace
+from functools import cached_property, partial
 from pathlib import Path
 from types import ModuleType
 
 from orchestrator.errors import ConfigError
-from orchestrator.tool import Tool, missing_sentences
+from orchestrator.settings import Settings
+from orchestrator.tool import Tool, Toolset, missing_sentences
 
 
 class ToolFolder:
@@ -24,10 +26,11 @@ class ToolFolder:
 
     Args:
         folder: The folder; it need not exist.
+        settings: What the project says of its toolsets.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, settings: Settings) -> None:
+        self.folder, self.settings = folder, settings
 
     @cached_property
     def files(self) -> list[Path]:
@@ -61,10 +64,23 @@ class ToolFolder:
         first, *others = self.places[name]
         if others:
             raise self.twice(name)
-        tools = load(first[0])
+        tools = self.load(first[0])
         if name not in tools:
             raise ConfigError(f"{name!r} is no tool after the import", file=first[0], line=first[1])
         return tools[name]
+
+    def load(self, file: Path) -> dict[str, Tool]:
+        """Import a tool file and return its tools by name, with what the project says of their toolset.
+
+        Raises:
+            ConfigError: The import fails, or the settings do not fit.
+        """
+        tools, toolset = load(file), getattr(_module(file), "toolset", None)
+        if not isinstance(toolset, Toolset):
+            return tools
+        settings = self.settings.toolset(file.stem, toolset.settings) if toolset.settings else None
+        missing = partial(toolset.missing, settings)
+        return {name: replace(tool, settings=settings, missing=missing) for name, tool in tools.items()}
 
     def twice(self, name: str) -> ConfigError:
         """Make the error about a tool that is defined more than once."""
@@ -89,12 +105,15 @@ def load(file: Path) -> dict[str, Tool]:
     Raises:
         ConfigError: The import fails; with the line of the file that it got to.
     """
+    return {value.name: value for value in vars(_module(file)).values() if isinstance(value, Tool)}
+
+
+def _module(file: Path) -> ModuleType:
     package = _package(file.parent.resolve())
     try:
-        module = importlib.import_module(f"{package}.{file.stem}")
+        return importlib.import_module(f"{package}.{file.stem}")
     except Exception as error:  # a tool file is a user's program, and may raise anything
         raise ConfigError(_words(error), file=file, line=_line(error, file.resolve())) from error
-    return {value.name: value for value in vars(module).values() if isinstance(value, Tool)}
 
 
 def _package(folder: Path) -> str:

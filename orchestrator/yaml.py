@@ -33,6 +33,15 @@ class Document:
         """Make the error about the value at a place, or the nearest one above it that stands in the file."""
         return ConfigError(message, file=self.file, line=self.lines.get(self._known(place)))
 
+    def within(self, *place: str | int) -> Document:
+        """Return the part of the document below a place that holds a mapping, with its lines."""
+        data: Any = self.data
+        for part in place:
+            data = data.get(part, {})
+        depth = len(place)
+        lines = {key[depth:]: line for key, line in self.lines.items() if key[:depth] == place}
+        return Document(self.file, data, lines)
+
     def validate(self, model: type[M], data: Mapping[str, Any] | None = None) -> M:
         """Read the mapping (or what was made of it) as a model.
 

@@ -38,8 +38,12 @@ def tools(args: Namespace) -> Report:
     """List the tools that a role can be given."""
     catalog = _catalog(args)
     found = [catalog.tool(name) for name in catalog.tool_names]
-    data = [{"name": t.name, "effect": t.effect, "description": t.description, "source": t.source} for t in found]
-    rows = [(t.name, t.effect, t.description.strip().split("\n")[0]) for t in found]
+    why = {tool.name: tool.missing() for tool in found}
+    data = [
+        {"name": t.name, "effect": t.effect, "description": t.description, "source": t.source, "missing": why[t.name]}
+        for t in found
+    ]
+    rows = [(t.name, t.effect, why[t.name] or t.description.strip().split("\n")[0]) for t in found]
     note = "\n".join(f"ori: tools are missing: {error}" for error in catalog.unreadable)
     return replace(_listed(data, ("tool", "effect", "what it does"), rows), note=note)
 
@@ -65,8 +69,9 @@ def init(args: Namespace) -> Report:
 
 def _catalog(args: Namespace) -> Catalog:
     from orchestrator.catalog import Catalog
+    from orchestrator.settings import load_settings
 
-    return Catalog.from_project(args.project)
+    return Catalog.from_project(args.project, settings=load_settings(args.project))
 
 
 def _listed(data: object, titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Report:

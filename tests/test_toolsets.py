@@ -1,0 +1,124 @@
+from pathlib import Path
+
+import pytest
+
+from orchestrator import ConfigError, Orchestrator
+from orchestrator.catalog import Catalog
+from orchestrator.events import Warned
+from orchestrator.settings import load_settings
+from orchestrator.testing import ScriptedServer, call, text
+
+TOOLS = '''
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from orchestrator import ToolContext, Toolset, tool
+
+
+class Settings(BaseModel, extra="forbid"):
+    on: bool = False
+    greeting: str = "hello"
+
+
+def missing(settings: Settings) -> str:
+    return "" if settings.on else "it is off; set tools: {greet: {on: true}} in ori.yaml"
+
+
+toolset = Toolset(Settings, missing)
+
+
+@asynccontextmanager
+async def door(file: Path) -> AsyncIterator[str]:
+    with file.open("a") as out:
+        print("open", file=out)
+    yield "door"
+    with file.open("a") as out:
+        print("closed", file=out)
+
+
+@tool(effect="read")
+async def greet(scope: str, ctx: ToolContext) -> str:
+    """Greet. Use it when somebody comes. Returns words."""
+    await ctx.keep("door", lambda: door(Path(ctx.deps)), scope)
+    return ctx.settings.greeting
+'''
+ROLE = "description: Greets.\ntools: [greet, read_file]\n"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    for name, content in {"tools/greet.py": TOOLS, "roles/host.yaml": ROLE, "prompts/host.md": "You greet."}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(content)
+    return tmp_path
+
+
+def write_settings(project: Path, text: str) -> None:
+    (project / "ori.yaml").write_text(text)
+
+
+async def greeted(project: Path, *scopes: str, tasks: int = 1) -> list[str]:
+    """Run the role and return what its door saw."""
+    calls = [*(call("greet", {"scope": scope}) for scope in scopes), text("done")]
+    async with (
+        ScriptedServer(calls * tasks) as server,
+        Orchestrator(
+            project=project,
+            model="m",
+            base_url=server.base_url,
+            journal="memory",
+            deps=project / "door",
+        ) as orchestrator,
+    ):
+        for _ in range(tasks):
+            result = await orchestrator.run_role("host", "Greet.")
+            assert result.status == "done"
+        with (project / "door").open("a") as out:
+            print("left", file=out)
+    return (project / "door").read_text().split()
+
+
+async def test_what_a_run_keeps_open_closes_with_it_and_what_all_runs_share_with_the_orchestrator(
+    project: Path,
+) -> None:
+    write_settings(project, "tools: {greet: {on: true, greeting: 你好}}\n")
+    assert await greeted(project, "run", "run", tasks=2) == ["open", "closed", "open", "closed", "left"]
+    (project / "door").unlink()
+    assert await greeted(project, "loop") == ["open", "closed", "left"]
+    (project / "door").unlink()
+    assert await greeted(project, "orchestrator", tasks=2) == ["open", "left", "closed"]
+
+
+def test_a_tool_is_given_what_the_project_says_of_its_toolset(project: Path) -> None:
+    write_settings(project, "tools: {greet: {on: true, greeting: 你好}}\n")
+    greet = Catalog.from_project(project, settings=load_settings(project)).tool("greet")
+    assert (greet.settings.greeting, greet.missing()) == ("你好", "")
+
+
+def test_an_unknown_setting_is_an_error_that_names_its_line(project: Path) -> None:
+    write_settings(project, "tools:\n  greet:\n    greting: hi\n")
+    with pytest.raises(ConfigError, match=r"ori\.yaml:3: unknown key 'greting'.*greeting"):
+        Catalog.from_project(project, settings=load_settings(project)).tool("greet")
+
+
+def test_a_toolset_that_no_file_has_is_named_by_the_check(project: Path) -> None:
+    write_settings(project, "tools:\n  gret: {on: true}\n")
+    problems = Catalog.from_project(project).check()
+    said = [str(problem) for problem in problems if "unknown toolset" in problem.message]
+    assert len(said) == 1
+    assert "ori.yaml:2: error: unknown toolset 'gret'" in said[0]
+    assert "greet" in said[0].split("'gret'")[1]
+
+
+async def test_a_tool_that_is_missing_is_not_offered_and_the_run_says_why(project: Path) -> None:
+    async with (
+        ScriptedServer([text("nobody came")]) as server,
+        Orchestrator(project=project, model="m", base_url=server.base_url, journal="memory") as orchestrator,
+    ):
+        result = await orchestrator.run_role("host", "Greet.")
+        events = await orchestrator.journal.events(result.run_id)
+    assert [tool["function"]["name"] for tool in server.requests[0]["tools"]] == ["read_file"]
+    assert any("greet is not offered: it is off" in event.text for event in events if isinstance(event, Warned))
