@@ -1,4 +1,4 @@
-"""The messages of one loop: append-only, hashed as they come, every call paired with its answer."""
+"""The messages of one loop: hashed as they come, every call paired with its answer, replaced only by a compaction."""
 
 from __future__ import annotations
 
@@ -8,25 +8,31 @@ from hashlib import sha256
 
 import orjson
 
+from orchestrator.events import Compacted
 from orchestrator.messages import Message, ToolCall
 from orchestrator.models.tokens import estimate_tokens
 from orchestrator.models.wire import scrubbed, wire_arguments
 
 
 class Conversation:
-    """What one loop has said and seen so far. Only ever grows, so that a server's prefix cache keeps hitting."""
+    """What one loop has said and seen. Grows between compactions, so that a prefix cache keeps hitting."""
 
-    __slots__ = ("_hash", "_messages", "history_tokens", "system_tokens")
+    __slots__ = ("_hash", "_keys", "_messages", "_observed", "history_tokens", "system_tokens")
 
     def __init__(self, messages: Iterable[Message] = ()) -> None:
+        self._clear()
+        for message in messages:
+            self.append(message)
+
+    def _clear(self) -> None:
         self._messages: list[Message] = []
+        self._keys: list[str] = []
+        self._observed: list[str] = []
         self._hash = ""
         self.system_tokens = 0
         """Estimate of what the system prompt weighs."""
         self.history_tokens = 0
         """Estimate of what everything else weighs."""
-        for message in messages:
-            self.append(message)
 
     def __len__(self) -> int:
         return len(self._messages)
@@ -37,18 +43,33 @@ class Conversation:
         return tuple(self._messages)
 
     @property
+    def keys(self) -> tuple[str, ...]:
+        """The address of each message's record, as `ori/collect:3:tool.0`; empty where there is none."""
+        return tuple(self._keys)
+
+    @property
     def hash(self) -> str:
         """Chained over all messages: equal hashes mean equal conversations."""
         return self._hash
 
-    def append(self, message: Message) -> Message:
-        """Add a message at the end, and return it as it is kept: lone surrogates are replaced."""
+    def append(self, message: Message, key: str = "") -> Message:
+        """Add a message at the end, and return it as it is kept: lone surrogates are replaced.
+
+        Args:
+            message: What was said.
+            key: The address of its record.
+        """
         try:
             data = orjson.dumps(message)
         except TypeError:  # a lone surrogate, or a number that is too large for orjson
             message = replace(message, content=scrubbed(message.content))
             data = repr(message).encode("utf-8", "replace")
         self._messages.append(message)
+        self._keys.append(key)
+        if message.role == "assistant":
+            self._observed.clear()
+        elif message.role in ("tool", "data"):
+            self._observed.append(message.content)
         arguments = (wire_arguments(call.arguments) for call in message.calls)
         weight = estimate_tokens(message.content) + sum(map(estimate_tokens, arguments))
         if message.role == "system":
@@ -73,14 +94,20 @@ class Conversation:
         return 0
 
     def observed(self) -> str:
-        """Return what tools and other loops said since the last assistant message."""
-        texts = []
-        for message in reversed(self._messages):
-            if message.role == "assistant":
-                break
-            if message.role in ("tool", "data"):
-                texts.append(message.content)
-        return "\n\n".join(reversed(texts))
+        """Return what tools and other loops said since the last assistant message, whatever was compacted."""
+        return "\n\n".join(self._observed)
+
+    def compact(self, change: Compacted) -> None:
+        """Become what a compaction makes of it."""
+        messages, keys, observed = self._messages, self._keys, self._observed
+        for index, content in change.shortened:
+            messages[index] = replace(messages[index], content=content, images=())
+        messages[change.start : change.end] = change.became
+        keys[change.start : change.end] = [change.key] * len(change.became)
+        self._clear()
+        for message, key in zip(messages, keys, strict=True):
+            self.append(message, key)
+        self._observed = observed
 
     def last_text(self) -> str:
         """Return the text of the last assistant message that has any, or an empty string."""

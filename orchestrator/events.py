@@ -214,12 +214,25 @@ class ToolReturned(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compacted(Event):
-    """A part of a conversation was replaced to fit the window."""
+    """A part of a conversation was replaced to fit the window. Says what it became: see `Conversation.compact`."""
 
     type: Literal["compacted"] = "compacted"
-    messages: int
+    shortened: tuple[tuple[int, str], ...] = ()
+    """Messages that keep their place with less content: index and what is left. Their images are gone."""
+    start: int = 0
+    end: int = 0
+    """Messages of this range, counted before the change, were replaced by what they `became`."""
+    became: tuple[Message, ...] = ()
     tokens_before: int
+    """Estimate of the whole prompt."""
     tokens_after: int
+    hash: str
+    """Of the conversation that it became."""
+
+    @property
+    def messages(self) -> int:
+        """How many messages were shortened or replaced."""
+        return len(self.shortened) + self.end - self.start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

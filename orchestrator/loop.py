@@ -311,7 +311,7 @@ class AgentLoop:
 
     def add(self, message: Message, key: str = "") -> None:
         """Put a message in, and record it."""
-        message = self.conversation.append(message)
+        message = self.conversation.append(message, key)
         self.context.log.add(MessageAppended(path=self.path, key=key, message=message, hash=self.conversation.hash))
 
     async def _finish_open_turn(self) -> None:

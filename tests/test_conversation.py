@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.conversation import Conversation
+from orchestrator.events import Compacted, decode, encode
 from orchestrator.messages import Message, MessageRole, ToolCall
 
 A, B, C = (ToolCall(id, "look", "{}") for id in "abc")
@@ -72,6 +73,41 @@ def test_the_system_prompt_and_what_follows_are_weighed_apart() -> None:
         conversation.append(message)
         assert conversation.history_tokens > before
     assert conversation.system_tokens == system
+
+
+class TestACompaction:
+    BEFORE = (Message("system", "S"), GOAL, asks(A), answer(A, "long " * 100), asks(B), answer(B, "two"), asks(C))
+    CHANGE = Compacted(
+        path="ori",
+        key="ori:4:summary",
+        shortened=((5, "t"),),
+        start=2,
+        end=4,
+        became=(Message("data", "A was looked up"),),
+        tokens_before=200,
+        tokens_after=50,
+        hash="",
+    )
+
+    def test_a_range_gives_way_to_what_it_became_and_shortened_messages_keep_their_place(self) -> None:
+        conversation = said(*self.BEFORE)
+        conversation.compact(self.CHANGE)
+        became = (*self.BEFORE[:2], Message("data", "A was looked up"), asks(B), answer(B, "t"), asks(C))
+        assert conversation.messages == became
+        assert conversation.keys == ("", "", "ori:4:summary", "", "", "")
+        fresh = said(*became)
+        assert conversation.hash == fresh.hash
+        assert (conversation.system_tokens, conversation.history_tokens) == (fresh.system_tokens, fresh.history_tokens)
+
+    def test_what_was_observed_stays_what_it_was_so_that_a_replay_finds_it_again(self) -> None:
+        conversation = said(*self.BEFORE[:6])
+        conversation.compact(self.CHANGE)
+        assert conversation.observed() == "two"
+        conversation.append(asks(C))
+        assert conversation.observed() == ""
+
+    def test_the_event_survives_the_log(self) -> None:
+        assert decode(encode(self.CHANGE)) == self.CHANGE
 
 
 ROLES: list[MessageRole] = ["system", "user", "assistant", "tool", "note", "data"]

@@ -155,8 +155,8 @@ class Progress:
                 self._model(event)
             case ToolStarted() | ToolReturned() | ToolProgress():
                 self._tool(event)
-            case Compacted(messages=messages, tokens_before=before, tokens_after=after):
-                note = f"{messages} messages compacted: {before:,} → {after:,} tokens"
+            case Compacted(tokens_before=before, tokens_after=after):
+                note = f"{event.messages} messages compacted: {before:,} → {after:,} tokens"
                 self.node(event.path).notes.append(note)
             case BudgetReached(limit=limit):
                 self.warnings.append(f"budget reached, {limit}")
