@@ -18,6 +18,7 @@ from orchestrator.profile import Profile
 from orchestrator.redact import redact_json
 from orchestrator.resources import Resources
 from orchestrator.role import Role
+from orchestrator.sandbox.guard import AddressGuard
 from orchestrator.schedule import Slots
 from orchestrator.threads import ThreadPool
 from orchestrator.tool import Scope, Tool
@@ -81,6 +82,8 @@ class RunContext:
     """Where blocking tools run."""
     scopes: Mapping[Scope, Resources]
     """What tools keep open, for as long as the run or the orchestrator is."""
+    network: AddressGuard
+    """What tools may reach."""
     redact: Callable[[str], str]
     """Takes secrets out of a text."""
     deps: Any = None

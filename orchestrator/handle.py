@@ -166,6 +166,7 @@ class RunHandle:
             variables=Variables(self._log, house.redact),
             threads=house.threads,
             scopes={"run": self._resources, "orchestrator": house.resources.get()},
+            network=house.network.also(order.allow),
             redact=house.redact,
             deps=house.deps,
             params=order.params,

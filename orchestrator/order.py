@@ -22,6 +22,7 @@ from orchestrator.models import Model
 from orchestrator.plan import Delegate
 from orchestrator.profile import Profile
 from orchestrator.resources import Resources
+from orchestrator.sandbox.guard import AddressGuard
 from orchestrator.threads import ThreadPool
 
 PLANNER = "ori"
@@ -46,6 +47,8 @@ class Order:
     """Id of the plan's subtask whose answer is the run's."""
     output: type[BaseModel] | Mapping[str, Json] | None = None
     limits: Limits | None = None
+    allow: Sequence[str] = ()
+    """Addresses that tools may reach besides what the project allows."""
     roles: Sequence[str] | None = None
     models: Mapping[str, str] = field(default_factory=dict)
     model: Model | None = None
@@ -75,6 +78,7 @@ class House:
     """Keeps connections open while somebody is inside."""
     redact: Callable[[str], str]
     threads: ThreadPool
+    network: AddressGuard
     home: Path
     resources: PerLoop[Resources]
     """What tools keep open from run to run."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
+from orchestrator.addresses import Allowed
 from orchestrator.limits import Limits
 
 NAME_PATTERN = r"^\w[\w-]{0,39}$"
@@ -16,6 +17,20 @@ def _schema(value: Any) -> Any:
     if isinstance(value, type) and issubclass(value, BaseModel):
         return value.model_json_schema()
     return value or None
+
+
+def _entry(text: str) -> str:
+    Allowed.read(text)
+    return text
+
+
+class Network(BaseModel):
+    """Which addresses tools may reach besides public ones."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    allow: tuple[Annotated[str, AfterValidator(_entry)], ...] = ()
+    """Hosts, `host:port`, addresses and networks, as `localhost:8080` or `10.0.0.0/8`."""
 
 
 class Review(BaseModel):
@@ -64,6 +79,8 @@ class Role(BaseModel):
     params: dict[str, Any] = {}
     """Generation parameters, over the model's own."""
     limits: Limits = Limits()
+    network: Network = Network()
+    """What its tools may reach besides what the project and the scenario allow."""
     output: Annotated[dict[str, Any] | None, BeforeValidator(_schema)] = None
     """JSON Schema of the result (in code also a pydantic model); the loop ends only with a valid one."""
     review: Review | None = None

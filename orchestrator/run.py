@@ -34,6 +34,7 @@ from orchestrator.redact import Redactor
 from orchestrator.resources import Resources
 from orchestrator.results import RunResult
 from orchestrator.role import Role
+from orchestrator.sandbox.guard import AddressGuard
 from orchestrator.settings import ModelSettings, Settings, load_settings
 from orchestrator.threads import ThreadPool
 from orchestrator.tool import Tool
@@ -115,13 +116,15 @@ class Orchestrator:
             max_runs = self.settings.max_runs
         described = Settings(models={key: m for key, m in given.items() if isinstance(m, ModelSettings)})
         redactor = Redactor([*self.settings.secrets(), *described.secrets()])
+        threads = ThreadPool()
         self._house = House(
             catalog=self.catalog,
             journal=self.journal,
             model=self._connections.model,
             open=lambda: self,
             redact=redactor.text,
-            threads=ThreadPool(),
+            threads=threads,
+            network=AddressGuard(self.settings.network.allow, threads=threads),
             home=self.home,
             limits=Limits.combine(self.settings.limits, limits),
             today=Today(cap, self.journal) if (cap := self.settings.limits.cost_per_day) else None,
@@ -261,6 +264,7 @@ class Orchestrator:
             plan=plan or (Delegate(subtasks=bound.plan) if bound.plan else None),
             answer=None if plan else bound.answer,
             limits=bound.limits,
+            allow=bound.network.allow,
             roles=bound.roles,
             models=bound.models,
             model=model,

@@ -14,6 +14,7 @@ from orchestrator.errors import ConfigError, nearest
 from orchestrator.limits import Limits
 from orchestrator.placeholders import fill_tree, names, texts
 from orchestrator.plan import Subtask
+from orchestrator.role import Network
 from orchestrator.yaml import Document, Place, read, scalar
 
 _FILLED = ("goal", "inputs", "plan", "checks")
@@ -38,6 +39,8 @@ class Scenario(BaseModel):
     models: dict[str, str] = {}
     """The model to use instead, by the key it replaces: `{default: cheap}`."""
     limits: Limits = Limits()
+    network: Network = Network()
+    """What tools may reach in its runs besides what the project allows."""
     plan: tuple[Subtask, ...] = ()
     """Runs without asking the planner to plan."""
     when: str | None = None

@@ -17,6 +17,7 @@ from orchestrator.models.openai import Timeouts
 from orchestrator.models.presets import PresetName, Structured
 from orchestrator.models.tokens import Price
 from orchestrator.placeholders import fill_tree, names, texts
+from orchestrator.role import Network
 from orchestrator.yaml import Document, Place, read
 
 M = TypeVar("M", bound=BaseModel)
@@ -82,14 +83,6 @@ class ProjectLimits(Limits):
 
     cost_per_day: Decimal | None = Field(None, gt=0)
     """Money spent by all runs of the project's log from midnight to midnight, local time; replays cost nothing."""
-
-
-class Network(BaseModel):
-    """Which private addresses tools may reach."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
-    allow: tuple[str, ...] = ()
 
 
 class Settings(BaseModel):

@@ -21,6 +21,7 @@ import orjson
 
 from orchestrator.errors import ConfigError, nearest
 from orchestrator.resources import Resources
+from orchestrator.sandbox.guard import AddressGuard
 from orchestrator.threads import Reference, ThreadPool
 
 if TYPE_CHECKING:  # importing this module loads no pydantic: `import orchestrator` needs it
@@ -76,6 +77,8 @@ class ToolContext:
     settings: Any = None
     """Of the tool's toolset: what `ori.yaml` says under `tools:`, as an instance of `Toolset.settings`."""
     scopes: Mapping[Scope, Resources] = field(default_factory=dict)
+    network: AddressGuard = field(default_factory=AddressGuard)
+    """Which addresses may be reached: connect only to what `await ctx.network.resolve(host, port)` returns."""
     report: Callable[[str], None] = field(default=lambda text: None)
 
     async def keep(self, key: Hashable, open: Callable[[], AbstractAsyncContextManager[T]], scope: Scope = "run") -> T:

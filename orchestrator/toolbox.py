@@ -71,6 +71,7 @@ class Toolbox:
         tools: By name; nothing else can be called.
         workspace: What the loop may do with the run's files.
         window: Tokens of the loop's model; small windows get shorter observations.
+        allow: Addresses that the tools may reach besides what the run allows.
     """
 
     def __init__(
@@ -81,7 +82,9 @@ class Toolbox:
         workspace: LoopWorkspace,
         *,
         window: int,
+        allow: Sequence[str] = (),
     ) -> None:
+        self.network = context.network.also(allow)
         self.context, self.path, self.tools, self.workspace = context, path, tools, workspace
         self.resources = Resources()
         """What the loop's tools keep open; whoever runs the loop closes it."""
@@ -215,6 +218,7 @@ class Toolbox:
             threads=self.context.threads,
             settings=self.tools[job.call.name].settings,
             scopes={**self.context.scopes, "loop": self.resources},
+            network=self.network,
             report=report,
         )
 

@@ -1,0 +1,1 @@
+"""What tools may touch: where code runs, and which addresses are reached."""
