@@ -280,8 +280,15 @@ class ApprovalAsked(Event):
 
     type: Literal["approval.asked"] = "approval.asked"
     name: str
+    """The tool, or `result` where a subtask's result waits."""
     arguments: str
+    """JSON text of the call's arguments, or the result."""
     why: str
+    expects: Literal["approval", "answer"] = "approval"
+    destination: str = ""
+    """Where data would go."""
+    sources: tuple[str, ...] = ()
+    """What strangers may have written that the loop has read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,15 +6,34 @@ outside this package writes SQL.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 from orchestrator.errors import ConfigError, JournalError, nearest
-from orchestrator.events import Event
+from orchestrator.events import ApprovalAsked, Event
+from orchestrator.messages import Json
+
+SignalKind = Literal["approve", "deny", "answer", "cancel"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signal:
+    """A word from outside about a run: written by any process, once, twice or late; the first for a call counts."""
+
+    run: str
+    key: str = ""
+    """Key of the call that it is about; empty: it is about the whole run (`cancel`)."""
+    kind: SignalKind
+    by: str
+    """Who gave it."""
+    at: float
+    """Seconds since the epoch."""
+    data: Mapping[str, Json] = field(default_factory=dict)
+    """`arguments` of an approval that changes them, `why` of a denial, `text` of an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +44,14 @@ class RunInfo:
     goal: str
     status: str
     """As in `RunResult.status`. A run without an end, or that went on after it, is `running` while somebody owns it,
-    else `interrupted`."""
+    else `needs_review` where calls wait for a person, else `interrupted`."""
     started: float
     """Seconds since the epoch."""
     ended: float | None
     cost: str | None
     tokens: int
+    waiting: int = 0
+    """Calls that wait for a person."""
 
 
 class Journal(Protocol):
@@ -69,6 +90,22 @@ class Journal(Protocol):
         Raises:
             JournalError: No run fits, or several do.
         """
+
+    async def send(self, signal: Signal) -> Signal:
+        """Store a signal durably unless its call has one already, and return the one that counts.
+
+        Raises:
+            JournalError: The store cannot be written.
+        """
+
+    async def signals(self, run: str) -> Sequence[Signal]:
+        """Return the signals of a run in the order they came."""
+
+    def watch(self, changed: Callable[[], None]) -> AbstractContextManager[None]:
+        """Call back soon after a signal came, from whichever process, in the running event loop."""
+
+    async def questions(self, run: str | None = None) -> Sequence[ApprovalAsked]:
+        """Return the calls that wait for a person's word, of one run or of all, the oldest first."""
 
     def own(self, run: str) -> AbstractAsyncContextManager[None]:
         """Be the only one who works on a run, across processes, until the context ends or the process dies.
@@ -129,3 +166,8 @@ def find_run(prefix: str, runs: Sequence[str]) -> str:
 def unknown_run(run: str, runs: Sequence[str]) -> JournalError:
     """Return the error for a run that the log does not hold."""
     return JournalError(f"there is no run {run!r} in the log{nearest(run, runs)}")
+
+
+def open_status(owned: bool, waiting: int) -> str:
+    """Return the status of a run that has no end."""
+    return "running" if owned else "needs_review" if waiting else "interrupted"

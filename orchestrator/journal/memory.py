@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager
 from decimal import Decimal
 
 from orchestrator.errors import JournalError
-from orchestrator.events import Event, ModelCalled, ModelReplied, RunEnded, RunStarted
-from orchestrator.journal import RunInfo, find_run, unknown_run
+from orchestrator.events import ApprovalAsked, Event, ModelCalled, ModelReplied, RunEnded, RunStarted, ToolReturned
+from orchestrator.journal import RunInfo, Signal, find_run, open_status, unknown_run
+from orchestrator.journal.watchers import Watchers
 from orchestrator.messages import Usage
 
 
@@ -24,6 +25,8 @@ class MemoryJournal:
         self._runs: dict[str, list[Event]] = {}
         self._ended: dict[str, None] = {}
         self._owned: set[str] = set()
+        self._signals: dict[str, list[Signal]] = {}
+        self._watchers = Watchers()
 
     def write(self, event: Event) -> None:
         """Take an event."""
@@ -35,6 +38,7 @@ class MemoryJournal:
             if len(self._ended) > self._keep:
                 oldest = next(iter(self._ended))
                 del self._ended[oldest], self._runs[oldest]
+                self._signals.pop(oldest, None)
 
     async def commit(self) -> None:
         """Do nothing: memory is as durable as it gets."""
@@ -48,7 +52,7 @@ class MemoryJournal:
     async def runs(self) -> Sequence[RunInfo]:
         """Return all runs, the newest first."""
         infos = [
-            _info(started, events, run in self._owned)
+            _info(started, events, run in self._owned, len(self._open(run)))
             for run, events in reversed(self._runs.items())
             if isinstance(started := events[0], RunStarted)
         ]
@@ -65,6 +69,40 @@ class MemoryJournal:
         """Return the id of the one run whose id starts with this."""
         return find_run(prefix, list(self._runs))
 
+    async def send(self, signal: Signal) -> Signal:
+        """Keep a signal unless its call has one already, and return the one that counts."""
+        of_run = self._signals.setdefault(signal.run, [])
+        standing = next((other for other in of_run if other.key == signal.key and signal.kind != "cancel"), None)
+        if standing is None:
+            of_run.append(signal)
+            self._watchers.tell()
+        return standing or signal
+
+    async def signals(self, run: str) -> Sequence[Signal]:
+        """Return the signals of a run in the order they came."""
+        return tuple(self._signals.get(run, ()))
+
+    def watch(self, changed: Callable[[], None]) -> AbstractContextManager[None]:
+        """Call back soon after a signal came, in the running event loop."""
+        return self._watchers.watch(changed)
+
+    async def questions(self, run: str | None = None) -> Sequence[ApprovalAsked]:
+        """Return the calls that wait for a person's word, of one run or of all, the oldest first."""
+        questions = [question for each in self._runs if run in (None, each) for question in self._open(each)]
+        return sorted(questions, key=lambda question: question.at)
+
+    def _open(self, run: str) -> list[ApprovalAsked]:
+        asked: dict[str, ApprovalAsked] = {}
+        for event in self._runs[run]:
+            if isinstance(event, ApprovalAsked):
+                asked[event.key] = event
+            elif isinstance(event, ToolReturned):
+                asked.pop(event.key, None)
+            elif isinstance(event, RunEnded):
+                asked.clear()
+        answered = {signal.key for signal in self._signals.get(run, ())}
+        return [question for key, question in asked.items() if key not in answered]
+
     @asynccontextmanager
     async def own(self, run: str) -> AsyncIterator[None]:
         """Be the only one who works on a run."""
@@ -80,7 +118,7 @@ class MemoryJournal:
         """Do nothing: the runs stay readable."""
 
 
-def _info(started: RunStarted, events: Sequence[Event], owned: bool) -> RunInfo:
+def _info(started: RunStarted, events: Sequence[Event], owned: bool, waiting: int) -> RunInfo:
     usage, end = Usage(), None
     for event in events:
         if isinstance(event, ModelReplied):
@@ -94,9 +132,10 @@ def _info(started: RunStarted, events: Sequence[Event], owned: bool) -> RunInfo:
     return RunInfo(
         run=started.run,
         goal=started.goal,
-        status=end.result.status if end else "running" if owned else "interrupted",
+        status=end.result.status if end else open_status(owned, waiting),
         started=started.at,
         ended=end.at if end else None,
         cost=None if usage.cost is None else str(usage.cost),
         tokens=usage.tokens,
+        waiting=waiting,
     )

@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractAsyncContextManager, closing
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, closing
 from decimal import Decimal
 from hashlib import sha256
 from pathlib import Path
@@ -22,9 +23,10 @@ import orjson
 from pydantic import ValidationError
 
 from orchestrator.errors import JournalError
-from orchestrator.events import Event, decode, payload
-from orchestrator.journal import RunInfo, find_run, unknown_run
+from orchestrator.events import ApprovalAsked, Event, decode, payload
+from orchestrator.journal import RunInfo, Signal, find_run, open_status, unknown_run
 from orchestrator.journal.owner import Owners
+from orchestrator.journal.signals import SignalTable, of_run
 
 _VERSION = 1
 _SCHEMA = f"""
@@ -80,6 +82,7 @@ class SqliteJournal:
         self.path = Path(path)
         self._busy_timeout = busy_timeout
         self._owners = Owners(self.path.with_name(f"{self.path.name}.locks"))
+        self._signals = SignalTable(self.path, busy_timeout)
         self._rows: list[_Row] = []  # written, not yet durable
         self._unwritable: str | None = None
         self._storing = threading.Lock()
@@ -123,6 +126,22 @@ class SqliteJournal:
     async def resolve(self, prefix: str) -> str:
         """Return the id of the one run whose id starts with this."""
         return find_run(prefix, await self._run_ids())
+
+    async def send(self, signal: Signal) -> Signal:
+        """Store a signal durably unless its call has one already, and return the one that counts."""
+        return await asyncio.to_thread(self._signals.send, signal)
+
+    async def signals(self, run: str) -> Sequence[Signal]:
+        """Return the signals of a run in the order they came."""
+        return await self._read(lambda db: of_run(db, run), [])
+
+    def watch(self, changed: Callable[[], None]) -> AbstractContextManager[None]:
+        """Call back soon after a signal came, from whichever process, in the running event loop."""
+        return self._signals.watch(changed)
+
+    async def questions(self, run: str | None = None) -> Sequence[ApprovalAsked]:
+        """Return the calls that wait for a person's word, of one run or of all, the oldest first."""
+        return await self._read(lambda db: _questions(db, run), [])
 
     def own(self, run: str) -> AbstractAsyncContextManager[None]:
         """Be the only one who works on a run, across processes."""
@@ -258,14 +277,23 @@ def _is_set_up(db: sqlite3.Connection, path: Path) -> bool:
 
 def _events(db: sqlite3.Connection, run: str) -> Iterator[Event]:
     rows = db.execute(f"{_READ} WHERE run = ? ORDER BY seq", (run,))
-    for number, (run, seq, at, type_, path, key, data) in enumerate(rows, start=1):
-        if seq != number:
+    for number, row in enumerate(rows, start=1):
+        if row[1] != number:
             raise JournalError(f"event {number} of run {run} is missing")
-        envelope = orjson.dumps({"run": run, "seq": seq, "at": at, "type": type_, "path": path, "key": key})
-        try:
-            yield decode(envelope[:-1] + (b"," if len(data) > 2 else b"") + data[1:])
-        except ValidationError as error:
-            raise _unreadable(run, seq, error)
+        yield _event(*row)
+
+
+def _event(run: str, seq: int, at: float, type_: str, path: str, key: str, data: bytes) -> Event:
+    envelope = orjson.dumps({"run": run, "seq": seq, "at": at, "type": type_, "path": path, "key": key})
+    try:
+        return decode(envelope[:-1] + (b"," if len(data) > 2 else b"") + data[1:])
+    except ValidationError as error:
+        raise _unreadable(run, seq, error)
+
+
+def _questions(db: sqlite3.Connection, run: str | None) -> list[ApprovalAsked]:
+    rows = db.execute(f"{_READ} {_OPEN_QUESTIONS} AND (? IS NULL OR event.run = ?) ORDER BY at, seq", (run, run))
+    return [event for row in rows if isinstance(event := _event(*row), ApprovalAsked)]
 
 
 def _unreadable(run: str, seq: int, error: ValueError) -> JournalError:
@@ -278,6 +306,7 @@ def _unreadable(run: str, seq: int, error: ValueError) -> JournalError:
 
 def _runs(db: sqlite3.Connection, owners: Owners) -> list[RunInfo]:
     ends = {run: (at, data["result"]) for run, at, data in _load(db, _STANDING_ENDS)}
+    waiting = Counter(question.run for question in _questions(db, None))
     infos: dict[str, RunInfo] = {}
     for run, at, data in _load(db, "WHERE type = 'run.started' ORDER BY at DESC, event.rowid DESC"):
         ended, result = ends.get(run, (None, None))
@@ -286,11 +315,12 @@ def _runs(db: sqlite3.Connection, owners: Owners) -> list[RunInfo]:
         infos[run] = RunInfo(
             run=run,
             goal=data["goal"],
-            status=result["status"] if result else "running" if owners.held(run) else "interrupted",
+            status=result["status"] if result else open_status(owners.held(run), waiting[run]),
             started=at,
             ended=ended,
             cost=str(sum(costs)) if costs else None,
             tokens=sum(usage["prompt"] + usage["completion"] for usage in usages),
+            waiting=waiting[run],
         )
     return list(infos.values())
 
@@ -314,4 +344,12 @@ _STANDING_ENDS = """
 WHERE type = 'run.ended' AND NOT EXISTS (
     SELECT 1 FROM event AS later WHERE later.type = 'model.called' AND later.run = event.run AND later.seq > event.seq
 ) ORDER BY seq
+"""
+_OPEN_QUESTIONS = """
+WHERE type = 'approval.asked' AND NOT EXISTS (
+    SELECT 1 FROM signal WHERE signal.run = event.run AND signal.key = event.key
+) AND NOT EXISTS (
+    SELECT 1 FROM event AS later WHERE later.run = event.run AND later.seq > event.seq
+    AND (later.type = 'run.ended' OR later.key = event.key AND later.type = 'tool.returned')
+)
 """
