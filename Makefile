@@ -17,7 +17,7 @@ setup: $(VENV)/ready-dev  ## make $(VENV) with all that run, test and check need
 $(VENV)/ready: pyproject.toml constraints.txt
 	@echo "Setting up $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
-	@$(PIP) --editable '.[tables]'
+	@$(PIP) --editable '.[tables,images]'
 	@touch $@
 
 # pip knows dependency groups from 25.1 on; a new venv may carry an older one.

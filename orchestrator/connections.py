@@ -61,7 +61,8 @@ class Connections:
         """Return how a model is handled, as far as is known by now."""
         profile = PROFILES[settings.profile]
         way = way_to_result(settings.structured, wire.preset, profile.structured, wire.refused)
-        return replace(profile, structured=way)
+        sees = settings.vision and "image_url" not in wire.refused
+        return replace(profile, structured=way, image_size=settings.image_size if sees else 0)
 
     def _endpoint(self, key: str) -> Endpoint:
         model, _ = self.model(key)

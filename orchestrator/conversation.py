@@ -17,9 +17,11 @@ from orchestrator.models.wire import scrubbed, wire_arguments
 class Conversation:
     """What one loop has said and seen. Grows between compactions, so that a prefix cache keeps hitting."""
 
-    __slots__ = ("_hash", "_keys", "_messages", "_observed", "history_tokens", "system_tokens")
+    __slots__ = ("_hash", "_keys", "_messages", "_observed", "history_tokens", "sources", "system_tokens")
 
     def __init__(self, messages: Iterable[Message] = ()) -> None:
+        self.sources: dict[str, None] = {}
+        """Outside the run: whose words are in it, or were before a compaction; in the order they came."""
         self._clear()
         for message in messages:
             self.append(message)
@@ -70,6 +72,7 @@ class Conversation:
             self._observed.clear()
         elif message.role in ("tool", "data"):
             self._observed.append(message.content)
+        self.sources |= dict.fromkeys(message.untrusted)
         arguments = (wire_arguments(call.arguments) for call in message.calls)
         weight = estimate_tokens(message.content) + sum(map(estimate_tokens, arguments))
         if message.role == "system":

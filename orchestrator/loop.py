@@ -227,7 +227,7 @@ class AgentLoop:
         """Give every call its one tool message, and remember what the calls came to."""
         for number, observation in enumerate(observations, first):
             key = record_key(self.path, self.turn, "tool", number)
-            self.add(Message("tool", observation.text, call_id=observation.call.id), key)
+            self.add(observation.message, key)
             self.acted_once |= observation.acted_once
         self.answers.acted(observations)
 

@@ -38,7 +38,7 @@ class Image:
     media_type: str
     """As `image/png`."""
     data: str
-    """Base64."""
+    """Base64; empty: nobody was to see it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,8 @@ class Message:
     """Of an assistant message: the endpoint that it came from; what is `extra` goes back only there."""
     images: tuple[Image, ...] = ()
     """Of a user or tool message."""
+    untrusted: tuple[str, ...] = ()
+    """Sources outside the run that its content may carry words of."""
 
 
 class Usage(BaseModel):

@@ -89,7 +89,15 @@ class Opening:
         if output is not None and profile.structured == "tool":
             tools[RESULT_TOOL] = result_tool(output, context.text("submit_result"))
         workspace = self.workspace(path, needs)
-        toolbox = Toolbox(context, path, tools, workspace, window=model.window, allow=role.network.allow)
+        toolbox = Toolbox(
+            context,
+            path,
+            tools,
+            workspace,
+            window=model.window,
+            image_size=profile.image_size,
+            allow=role.network.allow,
+        )
         loop = AgentLoop(context, path, role, Conversation(), toolbox, deadline, output=output, goal=goal)
         prompt = self._prompt(role, DELEGATE in tools)
         if output is not None and RESULT_TOOL not in tools:

@@ -27,6 +27,8 @@ class Profile:
     """How it hands in a structured result: by a tool, held to the schema by its server, or in words."""
     fault_by_fault: bool = False
     """Tell only one fault of a structured result at a time, and each place once; else all of them, twice."""
+    image_size: int = 1024
+    """Pixels of the longest side of an image that it is shown; 0: it sees none."""
     short_plan: bool = False
     """Offer a planner only the fields of a subtask that a small model uses well."""
 

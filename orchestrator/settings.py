@@ -47,6 +47,8 @@ class ModelSettings(BaseModel):
     """Tokens of one answer; None: a quarter of the window, at most 8192."""
     vision: bool = False
     """Whether it sees images."""
+    image_size: int = Field(1024, ge=64)
+    """Pixels of an image's longest side; larger ones are scaled down before it sees them."""
     stream: Literal["auto", "always", "never"] = "auto"
     """`auto`: only when somebody watches the answer as it arrives."""
     price: Price | None = None

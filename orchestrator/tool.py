@@ -50,7 +50,7 @@ class ToolResult:
     """The call failed; the content says why."""
     images: tuple[Image, ...] = ()
     """What a model that sees images is shown beside the content."""
-    untrusted: str | None = None
+    untrusted: str | tuple[str, ...] | None = None
     """Where the content comes from, when strangers may have written it: a URL, a server."""
     final: bool = False
     """The loop that made the call ends here, with this value. Never set beside `error`."""

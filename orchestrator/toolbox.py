@@ -17,7 +17,8 @@ from orchestrator.errors import LoopStopped, RunStopped, ToolError, nearest
 from orchestrator.events import ToolProgress, ToolReturned, ToolStarted
 from orchestrator.failure import Failure, FailureKind
 from orchestrator.fitting import quote
-from orchestrator.messages import Json, ToolCall, ToolSpec
+from orchestrator.images import fit
+from orchestrator.messages import Json, Message, ToolCall, ToolSpec
 from orchestrator.models.tokens import estimate_tokens
 from orchestrator.redact import redact_json
 from orchestrator.resources import Resources
@@ -34,8 +35,9 @@ class Observation:
 
     call: ToolCall
     text: str
-    """As it enters the conversation."""
     ok: bool
+    message: Message
+    """As it enters the conversation."""
     value: Json = None
     final: bool = False
     counted: bool = True
@@ -43,6 +45,11 @@ class Observation:
     acted_once: bool = False
     """A call that must not be repeated was run, well or not."""
     failure: Failure | None = None
+
+    @property
+    def untrusted(self) -> tuple[str, ...]:
+        """Sources outside the run that it may carry words of."""
+        return self.message.untrusted
 
 
 @dataclass(slots=True)
@@ -58,6 +65,15 @@ class _Job:
     """What a failed result is."""
     seconds: float = 0.0
 
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Where its result comes from, when strangers may have written it."""
+        said = self.result.untrusted if self.result else None
+        if said is None and self.tool and self.tool.untrusted and self.arguments is not None:
+            goes_to = " ".join(str(self.arguments.get(name, "")) for name in self.tool.destinations)
+            said = goes_to.strip() or self.tool.name
+        return (said,) if isinstance(said, str) else said or ()
+
     def fail(self, text: str, kind: FailureKind = FailureKind.tool_error) -> None:
         self.result, self.kind = ToolResult(f"Error: {text}", error=True), kind
 
@@ -71,6 +87,7 @@ class Toolbox:
         tools: By name; nothing else can be called.
         workspace: What the loop may do with the run's files.
         window: Tokens of the loop's model; small windows get shorter observations.
+        image_size: Pixels of the longest side of an image that the model is shown; 0: it sees none.
         allow: Addresses that the tools may reach besides what the run allows.
     """
 
@@ -82,6 +99,7 @@ class Toolbox:
         workspace: LoopWorkspace,
         *,
         window: int,
+        image_size: int = 0,
         allow: Sequence[str] = (),
     ) -> None:
         self.network = context.network.also(allow)
@@ -92,6 +110,7 @@ class Toolbox:
         self.tokens = estimate_tokens(orjson.dumps(self.specs))
         """Estimate of what the tools weigh in a prompt."""
         self.cut_at = min(CUT_AT, window // 2)
+        self.image_size = image_size
 
     async def run(self, calls: Sequence[ToolCall], turn: int, *, first: int = 0) -> list[Observation]:
         """Run the calls of one message and answer each of them, in message order.
@@ -180,7 +199,8 @@ class Toolbox:
         """Run the tool once; False when another attempt may go better."""
         try:
             async with asyncio.timeout(tool.timeout) as limit:
-                job.result = to_result(await tool.invoke(job.arguments or {}, self._context_of(job)))
+                result = to_result(await tool.invoke(job.arguments or {}, self._context_of(job)))
+                job.result = await self._with_images(result) if result.images else result
             return True
         except (RunStopped, LoopStopped):
             raise
@@ -201,6 +221,11 @@ class Toolbox:
             else:
                 job.fail(f"{tool.name} failed: {_words(error)}")
         return False
+
+    async def _with_images(self, result: ToolResult) -> ToolResult:
+        """Return a result with its images as the model can see them."""
+        images, faults = await self.context.threads.run(fit, result.images, self.image_size)
+        return replace(result, images=images, content="\n".join([result.content, *faults]))
 
     def _context_of(self, job: _Job) -> ToolContext:
         def report(text: str) -> None:
@@ -246,16 +271,26 @@ class Toolbox:
                 failure=failure,
             )
         )
+        shown = text
+        sources = job.sources
+        if sources and not (job.tool and job.tool.together):  # outcomes have fences of their own
+            shown = self._fenced(text, sources)
         return Observation(
             job.call,
             text,
             not result.error,
+            Message("tool", shown, call_id=job.call.id, images=result.images, untrusted=sources),
             whole if result.value == result.content else redact_json(result.value, self.context.redact),
             final=result.final and not result.error,
             counted=job.tool is None or job.tool.counted,
             acted_once=job.tool is not None and job.arguments is not None and job.tool.effect == "once",
             failure=failure,
         )
+
+    def _fenced(self, text: str, sources: Sequence[str]) -> str:
+        """Put a fence around what strangers may have written, which the text cannot close."""
+        named = ", ".join(sources).replace('"', "'")
+        return self.context.text("untrusted", source=named, text=text.replace("</untrusted", "<\\/untrusted"))
 
     def _cut(self, text: str, handle: str) -> str:
         """Keep head and tail of a long text."""

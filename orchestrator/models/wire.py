@@ -41,7 +41,7 @@ def wire_messages(messages: Sequence[Message], *, origin: str = "", vision: bool
             if message.content or message.calls:
                 wire.append(_assistant(message, origin))
             continue
-        content = message.content if vision or not message.images else _with_notes(message)
+        content = _with_notes(message, vision) if message.images else message.content
         if message.role == "tool":
             wire.append({"role": "tool", "tool_call_id": message.call_id, "content": content})
         elif message.role == "system":
@@ -50,8 +50,8 @@ def wire_messages(messages: Sequence[Message], *, origin: str = "", vision: bool
             _join(wire[-1], content)
         else:
             wire.append({"role": "user", "content": content})
-        if vision:
-            seen += message.images
+        if vision and message.images:
+            seen += [image for image in message.images if image.data]
     _show(seen, wire)
     return wire
 
@@ -108,8 +108,9 @@ def _show(images: list[Image], wire: list[dict[str, Any]]) -> None:
     wire.append({"role": "user", "content": parts})
 
 
-def _with_notes(message: Message) -> str:
-    notes = [f"[{image.path}: an image ({image.media_type}), which this model cannot see]" for image in message.images]
+def _with_notes(message: Message, vision: bool) -> str:
+    unseen = [image for image in message.images if not (vision and image.data)]
+    notes = [f"[{image.path}: an image ({image.media_type}), which this model cannot see]" for image in unseen]
     return "\n\n".join([message.content, *notes])
 
 
