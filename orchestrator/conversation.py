@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from hashlib import sha256
+from typing import Any
 
 import orjson
 
@@ -17,7 +18,7 @@ from orchestrator.models.wire import scrubbed, wire_arguments
 class Conversation:
     """What one loop has said and seen. Grows between compactions, so that a prefix cache keeps hitting."""
 
-    __slots__ = ("_hash", "_keys", "_messages", "_observed", "history_tokens", "sources", "system_tokens")
+    __slots__ = ("_hash", "_keys", "_messages", "_observed", "history_tokens", "scratch", "sources", "system_tokens")
 
     def __init__(self, messages: Iterable[Message] = ()) -> None:
         self.sources: dict[str, None] = {}
@@ -31,6 +32,8 @@ class Conversation:
         self._keys: list[str] = []
         self._observed: list[str] = []
         self._hash = ""
+        self.scratch: dict[Any, Any] = {}
+        """See `Request.scratch`."""
         self.system_tokens = 0
         """Estimate of what the system prompt weighs."""
         self.history_tokens = 0

@@ -127,6 +127,7 @@ class AgentLoop:
         request = Request(
             key=key,
             messages=self.conversation.messages,
+            scratch=self.conversation.scratch,
             tools=self.toolbox.specs,
             tool_choice=tool_choice,
             output=self._held_to(tool_choice),

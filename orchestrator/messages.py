@@ -146,6 +146,8 @@ class Request:
     """Generation parameters that override the model's own (`temperature`, `top_p`, `max_tokens`, …)."""
     max_output: int | None = None
     """Tokens that the answer may have, where a budget leaves less than the parameters say."""
+    scratch: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
+    """Where a model keeps what it made of earlier messages; lives as long as the conversation."""
     observed: str = ""
     """What tools and other loops said since the reply before, the workspace's path left out; a replay compares it."""
 

@@ -3,7 +3,7 @@ from typing import Any, get_args
 import pytest
 
 from orchestrator.models.presets import PRESETS, PresetName, preset_for, way_to_result
-from orchestrator.models.quirks import shape
+from orchestrator.models.quirks import shape, shape_messages
 from orchestrator.settings import ModelSettings
 
 
@@ -63,7 +63,8 @@ def test_every_word_of_a_preset_is_one_that_changes_a_request(preset: Any) -> No
         if word.startswith("assistant."):
             body["messages"][1][word.removeprefix("assistant.")] = "hm"
         before = repr(body)
-        assert repr(shape(body, {word})) != before, word
+        shaped = shape(body, {word}) | {"messages": shape_messages(body["messages"], {word})}
+        assert repr(shaped) != before, word
 
 
 @pytest.mark.parametrize(

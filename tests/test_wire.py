@@ -1,15 +1,20 @@
 import json
 import re
+from collections.abc import Sequence
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.messages import Image, Message, ToolCall, ToolSpec
-from orchestrator.models.wire import decode, encode, wire_messages, wire_name, wire_tools
+from orchestrator.models.quirks import shape_messages
+from orchestrator.models.wire import Transcript, decode, encode, wire_messages, wire_name, wire_tools
 from orchestrator.testing import lint
 
+MESSAGE_WORDS = ["system", "long ids", "user after tool", "empty content", "no reasoning_content"]
+"""What servers refuse about messages."""
 ANY_TEXT = st.text(st.characters(codec=None), min_size=1)
 
 
@@ -43,6 +48,22 @@ def test_a_longer_conversation_begins_with_the_same_bytes(messages: tuple[Messag
     for end, message in enumerate(messages):
         if message.role == "assistant":
             assert whole.startswith(encode(wire_messages(messages[:end])).removesuffix(b"]"))
+
+
+@settings(max_examples=50)
+@given(conversations(), st.sets(st.sampled_from(MESSAGE_WORDS)))
+def test_a_conversation_written_as_it_grows_is_the_one_written_at_once(
+    messages: tuple[Message, ...], refused: set[str]
+) -> None:
+    def shape(part: Sequence[Message]) -> list[dict[str, Any]]:
+        return shape_messages(wire_messages(part), refused)
+
+    transcript = Transcript()
+    others = (Message("user", "another goal"), *messages[2:])
+    for grown in (*(messages[:end] for end in range(1, len(messages) + 1)), others, messages):
+        written = json.loads(orjson.dumps(transcript.write(grown, shape, frozenset(refused))))
+        assert written == json.loads(encode(shape(grown)))
+        assert transcript.ids >= {call.id for message in grown for call in message.calls}
 
 
 def test_notes_and_data_join_the_message_before_them() -> None:

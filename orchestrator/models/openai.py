@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import cache
@@ -14,18 +14,19 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
+import orjson
 from pydantic import BaseModel, ConfigDict, Field
 
 from orchestrator.errors import ConfigError, ModelError
 from orchestrator.failure import Failure, FailureKind
-from orchestrator.messages import Delta, Json, Reply, Request
+from orchestrator.messages import Delta, Json, Message, Reply, Request
 from orchestrator.models.faults import Answered, refusal
 from orchestrator.models.presets import PresetName, preset_for
-from orchestrator.models.quirks import response_format, schema_words, shape
+from orchestrator.models.quirks import response_format, schema_words, shape, shape_messages
 from orchestrator.models.refusals import longest_answer, refused, window
 from orchestrator.models.replies import Assembly, Telling, offered_names, read_body, read_reply
 from orchestrator.models.tokens import Price, estimate_tokens
-from orchestrator.models.wire import MOST_TOOLS, decode, encode, wire_messages, wire_tools
+from orchestrator.models.wire import MOST_TOOLS, Transcript, decode, encode, wire_messages, wire_tools
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -142,14 +143,15 @@ class OpenAIModel:
         telling = Telling(on_delta or _nobody, offered_names(request))
         while True:
             known = frozenset(self.refused)
-            body = self.body(request, stream=self._streams(on_delta is not None))
-            sent = encode(body)
+            frame = self._frame(request, self._streams(on_delta is not None), known)
+            transcript = request.scratch.setdefault(self.origin, Transcript())
+            sent = self._written(frame, request, known, transcript)
             try:
-                answer = await self._ask(sent, bool(body.get("stream")), telling.hear)
-                reply = self._read(answer, request, sent)
+                answer = await self._ask(sent, bool(frame.get("stream")), telling.hear)
+                reply = self._read(answer, request, sent, transcript)
             except ModelError as error:
                 telling.withdraw()
-                if not (isinstance(error, Answered) and self._learn(error, body, known)):
+                if not (isinstance(error, Answered) and self._learn(error, self._filled(frame, request, known), known)):
                     raise ModelError(self._told(error.failure)) from None
             else:
                 telling.settle(reply)
@@ -180,7 +182,29 @@ class OpenAIModel:
             return None
 
     def body(self, request: Request, *, stream: bool) -> dict[str, Any]:
-        """Return the body of a request, as this server takes it.
+        """Return the body of a request, as this server takes it."""
+        refused = frozenset(self.refused)
+        return self._filled(self._frame(request, stream, refused), request, refused)
+
+    def _filled(self, frame: dict[str, Any], request: Request, refused: frozenset[str]) -> dict[str, Any]:
+        return frame | {"messages": self._messages(request.messages, refused)}
+
+    def _written(
+        self, frame: dict[str, Any], request: Request, refused: frozenset[str], transcript: Transcript
+    ) -> bytes:
+        """Write a body: the same bytes as `encode` makes of it, at the cost of what is new."""
+        messages = transcript.write(request.messages, lambda part: self._messages(part, refused), refused)
+        try:
+            return orjson.dumps(frame | {"messages": messages})
+        except TypeError:  # see `encode`
+            return encode(self._filled(frame, request, refused))
+
+    def _messages(self, messages: Sequence[Message], refused: frozenset[str]) -> list[dict[str, Any]]:
+        vision = self.vision and "image_url" not in refused
+        return shape_messages(wire_messages(messages, origin=self.origin, vision=vision), refused)
+
+    def _frame(self, request: Request, stream: bool, refused: frozenset[str]) -> dict[str, Any]:
+        """Return a body with a place for its messages.
 
         What stays the same in a conversation comes first and what grows comes late, so that each request repeats
         the bytes of the one before up to the end of its messages.
@@ -194,16 +218,15 @@ class OpenAIModel:
             body |= {"stream": True, "stream_options": {"include_usage": True}}
         tools = () if request.output else request.tools
         if tools:
-            body["tools"] = wire_tools(tools, schema_words(self.refused))
+            body["tools"] = wire_tools(tools, schema_words(refused))
             if request.parallel_tool_calls is not None:
                 body["parallel_tool_calls"] = request.parallel_tool_calls
-        vision = self.vision and "image_url" not in self.refused
-        body["messages"] = wire_messages(request.messages, origin=self.origin, vision=vision)
+        body["messages"] = ()
         if tools:
             body["tool_choice"] = request.tool_choice
         elif request.output:
             body["response_format"] = response_format(request.output)
-        return shape(body, self.refused)
+        return shape(body, refused)
 
     @property
     def streams(self) -> bool:
@@ -215,8 +238,16 @@ class OpenAIModel:
             return "plain" in self.refused
         return self._stream == "always" or (self._stream == "auto" and heard)
 
-    def _read(self, answer: Mapping[str, Any], request: Request, sent: bytes) -> Reply:
-        return read_reply(answer, request, sent=sent, price=self.price, salvaging=self._salvage, origin=self.origin)
+    def _read(self, answer: Mapping[str, Any], request: Request, sent: bytes, transcript: Transcript) -> Reply:
+        return read_reply(
+            answer,
+            request,
+            sent=sent,
+            price=self.price,
+            salvaging=self._salvage,
+            origin=self.origin,
+            taken=transcript.ids,
+        )
 
     def _learn(self, error: Answered, body: Mapping[str, Any], known: frozenset[str]) -> bool:
         """Remember what a refusal says about the server; True: it may take the same request in another form.

@@ -37,10 +37,10 @@ def response_format(schema: Mapping[str, Json]) -> Body:
 
 
 def shape(body: Body, refused: Collection[str]) -> Body:
-    """Return a request's body in the form that a server takes.
+    """Return a request's body in the form that a server takes; see `shape_messages` for its messages.
 
     Args:
-        body: The wire copy, whose tools were made without what is refused; its messages may be changed in place.
+        body: The wire copy, whose tools were made without what is refused.
         refused: What the server refuses.
     """
     if not refused:
@@ -54,11 +54,23 @@ def shape(body: Body, refused: Collection[str]) -> Body:
         shaped["tool_choice"] = "auto"
     if "response_format" in shaped:
         shaped["response_format"] = _response_format(shaped["response_format"], refused)
+    return shaped
+
+
+def shape_messages(messages: Messages, refused: Collection[str]) -> Messages:
+    """Return messages in the form that a server takes; they may be changed in place.
+
+    A part that begins with an assistant message becomes the same alone as behind what is before it.
+
+    Args:
+        messages: The wire copy of a conversation, or of a part.
+        refused: What the server refuses.
+    """
     for word, mend in _MESSAGES.items():
         if word in refused:
-            shaped["messages"] = mend(shaped["messages"])
-    _drop_fields(shaped["messages"], _behind("assistant.", refused))
-    return shaped
+            messages = mend(messages)
+    _drop_fields(messages, _behind("assistant.", refused))
+    return messages
 
 
 def schema_words(refused: Collection[str]) -> frozenset[str]:

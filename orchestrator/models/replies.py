@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from hashlib import sha256
 from typing import Any
@@ -227,6 +227,7 @@ def read_reply(
     price: Price | None,
     salvaging: bool = True,
     origin: str = "",
+    taken: Collection[str] = (),
 ) -> Reply:
     """Turn the body of an answer into a reply whose ids are unique and whose text is only text.
 
@@ -237,6 +238,7 @@ def read_reply(
         price: What the model costs.
         salvaging: Take calls that were written as text for calls.
         origin: The endpoint that answered.
+        taken: Ids of earlier calls.
 
     Raises:
         ModelError: A call was required, and none came.
@@ -258,7 +260,7 @@ def read_reply(
     finish = str(choice.get("finish_reason") or "")
     return Reply(
         content=content,
-        calls=_unique(calls, request),
+        calls=_unique(calls, request.key, taken),
         finish_reason=_FINISH.get(finish, finish),
         usage=_usage(body, sent, price),
         model=str(body.get("model") or ""),
@@ -320,20 +322,16 @@ def _arguments(value: Json) -> str:
     return value
 
 
-def _unique(calls: tuple[ToolCall, ...], request: Request) -> tuple[ToolCall, ...]:
+def _unique(calls: tuple[ToolCall, ...], key: str, taken: Collection[str]) -> tuple[ToolCall, ...]:
     """Give each call an id that is its own within the conversation."""
-    if not calls:
-        return ()
-    taken = {call.id for message in request.messages for call in message.calls} | {""}
-    unique = []
+    unique: dict[str, ToolCall] = {}
     for number, call in enumerate(calls):
         id_, tries = call.id, 0
-        while id_ in taken:  # 9 letters and digits: what the strictest server accepts
-            id_ = sha256(f"{request.key}.{number}.{tries}".encode()).hexdigest()[:9]
+        while not id_ or id_ in taken or id_ in unique:  # 9 letters and digits: what the strictest server accepts
+            id_ = sha256(f"{key}.{number}.{tries}".encode()).hexdigest()[:9]
             tries += 1
-        taken.add(id_)
-        unique.append(replace(call, id=id_))
-    return tuple(unique)
+        unique[id_] = call if id_ == call.id else replace(call, id=id_)
+    return tuple(unique.values())
 
 
 def _usage(body: Mapping[str, Any], sent: bytes, price: Price | None) -> Usage:

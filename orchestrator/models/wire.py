@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from hashlib import sha256
 from typing import Any
@@ -38,7 +38,7 @@ def wire_messages(messages: Sequence[Message], *, origin: str = "", vision: bool
         if seen and message.role in ("assistant", "user"):
             _show(seen, wire)
         if message.role == "assistant":
-            if message.content or message.calls:
+            if _is_sent(message):
                 wire.append(_assistant(message, origin))
             continue
         content = _with_notes(message, vision) if message.images else message.content
@@ -54,6 +54,47 @@ def wire_messages(messages: Sequence[Message], *, origin: str = "", vision: bool
             seen += [image for image in message.images if image.data]
     _show(seen, wire)
     return wire
+
+
+class Transcript:
+    """One conversation as one server is sent it, in JSON. Each message is written once: a request repeats the text."""
+
+    def __init__(self) -> None:
+        self.ids: set[str] = set()
+        """Of all calls."""
+        self._form: object = None
+        self._written: list[orjson.Fragment] = []
+        self._held: tuple[Message, ...] = ()  # those that are written
+
+    def write(
+        self, messages: tuple[Message, ...], shape: Callable[[Sequence[Message]], list[dict[str, Any]]], form: object
+    ) -> list[orjson.Fragment]:
+        """Return all messages, for the list of a request.
+
+        Args:
+            messages: The conversation; what is written already is used where it begins as it did.
+            shape: Shapes a part for the wire: what begins with an assistant message does not depend on what is before.
+            form: What the shape depends on; with another one, everything is written anew.
+        """
+        if form != self._form or messages[: len(self._held)] != self._held:
+            self._form, self._written, self._held = form, [], ()
+        start = len(self._held)
+        self.ids.update(call.id for message in messages[start:] for call in message.calls)
+        for end in range(start + 1, len(messages)):
+            if messages[end].role == "assistant" and _is_sent(messages[end]):  # nothing can join what is before
+                self._written += _fragment(shape(messages[start:end]))
+                start = end
+        self._held = messages[:start]
+        return self._written + _fragment(shape(messages[start:]))
+
+
+def _fragment(wire: list[dict[str, Any]]) -> list[orjson.Fragment]:
+    """Write messages as a part of a list."""
+    return [orjson.Fragment(encode(wire)[1:-1])] if wire else []
+
+
+def _is_sent(message: Message) -> bool:
+    return bool(message.content or message.calls)
 
 
 def _assistant(message: Message, origin: str) -> dict[str, Any]:
