@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import orjson
 
+from orchestrator.choice import ToolSearch, finding_tools
 from orchestrator.context import RunContext
 from orchestrator.conversation import Conversation
 from orchestrator.delegate import NAME as DELEGATE
@@ -88,12 +89,16 @@ class Opening:
             tools = {DELEGATE: planner.tool(), **tools}
         if output is not None and profile.structured == "tool":
             tools[RESULT_TOOL] = result_tool(output, context.text("submit_result"))
+        hidden = self._hidden(role, tools, goal)
+        if hidden:
+            tools |= self._finding(tools, hidden)
         workspace = self.workspace(path, needs)
         toolbox = Toolbox(
             context,
             path,
             tools,
             workspace,
+            hidden=hidden,
             window=model.window,
             image_size=profile.image_size,
             allow=role.network.allow,
@@ -113,6 +118,19 @@ class Opening:
                 del tools[name]
                 self.context.log.add(Warned(path=path, text=f"{name} is not offered: {why}"))
         return tools
+
+    def _hidden(self, role: Role, tools: Mapping[str, Tool], task: str) -> set[str]:
+        """Return the tools of a role that its loop is not shown, as there are many and others fit the task."""
+        if not role.choose_tools:
+            return set()
+        own = [tools[name].spec() for name in role.tools if name in tools and name != DELEGATE]
+        return {spec.name for spec in own} - {spec.name for spec in ToolSearch(own).choose(task)}
+
+    def _finding(self, tools: Mapping[str, Tool], hidden: Collection[str]) -> dict[str, Tool]:
+        """Return the tools by which a loop reaches what it is not shown."""
+        specs = [tools[name].spec() for name in tools if name in hidden]
+        find = self.context.text("find_tools", hidden=len(hidden))
+        return finding_tools(specs, find, self.context.text("call_tool"))
 
     def _examples(self, role: Role) -> Iterator[Message]:
         """Word a planner's examples as messages: as prose in the prompt, small models print the call as text."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
 
 from orchestrator.binding import BindingError, bind
+from orchestrator.choice import CALL_TOOL, call_within
 from orchestrator.context import RunContext, record_key
 from orchestrator.errors import LoopStopped, RunStopped, ToolError, nearest
 from orchestrator.events import ToolProgress, ToolReturned, ToolStarted
@@ -86,6 +87,7 @@ class Toolbox:
         path: The loop.
         tools: By name; nothing else can be called.
         workspace: What the loop may do with the run's files.
+        hidden: Tools that the model is not shown, though they can be called.
         window: Tokens of the loop's model; small windows get shorter observations.
         image_size: Pixels of the longest side of an image that the model is shown; 0: it sees none.
         allow: Addresses that the tools may reach besides what the run allows.
@@ -99,6 +101,7 @@ class Toolbox:
         workspace: LoopWorkspace,
         *,
         window: int,
+        hidden: Collection[str] = (),
         image_size: int = 0,
         allow: Sequence[str] = (),
     ) -> None:
@@ -106,7 +109,7 @@ class Toolbox:
         self.context, self.path, self.tools, self.workspace = context, path, tools, workspace
         self.resources = Resources()
         """What the loop's tools keep open; whoever runs the loop closes it."""
-        self.specs: tuple[ToolSpec, ...] = tuple(tool.spec() for tool in tools.values())
+        self.specs: tuple[ToolSpec, ...] = tuple(tool.spec() for tool in tools.values() if tool.name not in hidden)
         self.tokens = estimate_tokens(orjson.dumps(self.specs))
         """Estimate of what the tools weigh in a prompt."""
         self.cut_at = min(CUT_AT, window // 2)
@@ -146,8 +149,7 @@ class Toolbox:
         return replace(self._observe(job), counted=False)
 
     def _bind(self, call: ToolCall, key: str) -> _Job:
-        job = _Job(call, key)
-        tool = self.tools.get(call.name)
+        tool, job = self.tools.get(call.name), _Job(call, key)
         if tool is None:
             name = quote(call.name, 100)
             job.fail(f"there is no tool {name!r} here{nearest(name, self.tools)}")
@@ -159,6 +161,9 @@ class Toolbox:
             job.fail(tool.misused(str(error)) if tool.misused else str(error))
         except Exception as error:  # noqa: BLE001 - a validator of the tool's own models may raise anything
             job.fail(f"the arguments of {tool.name} could not be checked: {type(error).__name__}: {error}")
+        if tool.name == CALL_TOOL and job.arguments is not None:
+            name, arguments = call_within(job.arguments)
+            return self._bind(replace(call, name=name, arguments=arguments), key)
         return job
 
     def _intend(self, job: _Job) -> None:

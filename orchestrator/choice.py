@@ -1,0 +1,118 @@
+"""Which of many tools a loop is shown: those that fit its task. The others stay within reach, by two fixed tools.
+
+Chosen once for a loop, so that the head of its prompt stays the same.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from orchestrator.messages import ToolSpec
+from orchestrator.relevance import Bm25
+from orchestrator.tool import Tool, ToolContext, ToolResult
+
+MANY = 20
+"""Tools that are all shown; of more than that, some are chosen."""
+CHOSEN = 12
+"""Tools that are shown then, beside those that the task names."""
+THRESHOLD = 0.3
+"""Part of the best score that a chosen tool must reach."""
+FIND_TOOLS, CALL_TOOL = "find_tools", "call_tool"
+_FOUND = 5
+"""Tools that one search shows, with all that a call needs."""
+
+
+class ToolSearch:
+    """Finds tools by what they say of themselves.
+
+    Args:
+        specs: The tools.
+    """
+
+    def __init__(self, specs: Sequence[ToolSpec]) -> None:
+        self.specs = tuple(specs)
+        self._index = Bm25([_text(spec) for spec in specs])
+
+    def find(self, query: str, count: int) -> list[ToolSpec]:
+        """Return the tools that fit a query best, the best first."""
+        return [self.specs[number] for number in self._index.best(query, count)]
+
+    def choose(self, task: str) -> list[ToolSpec]:
+        """Return the tools to show for a task, in their own order: those it names, and the best of the others.
+
+        All of them where nothing fits, or where there are not many.
+        """
+        scores = self._index.scores(task)
+        if len(self.specs) <= MANY or not any(scores):
+            return list(self.specs)
+        fitting = [n for n in self._index.best(task, CHOSEN) if scores[n] >= THRESHOLD * max(scores)]
+        return [spec for n, spec in enumerate(self.specs) if n in fitting or _names(task, spec.name)]
+
+
+def finding_tools(specs: Sequence[ToolSpec], find: str, call: str) -> dict[str, Tool]:
+    """Return the two tools by which a loop reaches what it is not shown.
+
+    The second is never run: the toolbox makes the call that stands in it (see `call_within`).
+
+    Args:
+        specs: All that can be found.
+        find: Description of the first.
+        call: Description of the second.
+    """
+    search = ToolSearch(specs)
+
+    async def invoke(arguments: dict[str, Any], context: ToolContext) -> ToolResult:
+        found = search.find(arguments["query"], _FOUND)
+        if not found:
+            return ToolResult(f"No tool fits. There are: {', '.join(spec.name for spec in specs)}.")
+        return ToolResult("\n\n".join(_shown(spec) for spec in found))
+
+    return {
+        FIND_TOOLS: Tool(
+            name=FIND_TOOLS,
+            description=find,
+            parameters=_object(query={"type": "string", "description": "What the tool should do."}),
+            invoke=invoke,
+            validate=dict,
+            effect="read",
+            cut=False,
+        ),
+        CALL_TOOL: Tool(
+            name=CALL_TOOL,
+            description=call,
+            parameters=_object(
+                name={"type": "string", "description": "The tool's name, as found."},
+                arguments={"type": "object", "description": "Its arguments."},
+            ),
+            invoke=invoke,
+            validate=dict,
+        ),
+    }
+
+
+def call_within(arguments: Mapping[str, Any]) -> tuple[str, str]:
+    """Return name and arguments (JSON) of the call that stands in a `call_tool`."""
+    return arguments["name"], orjson.dumps(arguments["arguments"]).decode()
+
+
+def _object(**properties: Mapping[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+
+
+def _names(task: str, tool: str) -> bool:
+    return re.search(rf"(?<![\w-]){re.escape(tool)}(?![\w-])", task) is not None
+
+
+def _shown(spec: ToolSpec) -> str:
+    return f"{spec.name}: {spec.description.strip()}\narguments: {orjson.dumps(spec.parameters).decode()}"
+
+
+def _text(spec: ToolSpec) -> str:
+    """Return what a tool says of itself; its name counts twice."""
+    parameters = spec.parameters.get("properties", {})
+    described = [of.get("description", "") for of in parameters.values() if isinstance(of, dict)]
+    return " ".join([spec.name, spec.name, spec.description, *parameters, *described])

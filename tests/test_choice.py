@@ -1,0 +1,115 @@
+from typing import Any
+
+import pytest
+
+from benchmarks.tool_choice import TOP, rows, tools
+from orchestrator import Role, tool
+from orchestrator.choice import CHOSEN, MANY, ToolSearch
+from orchestrator.events import ToolReturned, ToolStarted
+from orchestrator.messages import ToolSpec
+from orchestrator.testing import ScriptedServer, call, text
+from orchestrator.tool import Tool
+from tests.engine import logged, orchestrator
+
+ANIMALS = [f"animal{n}" for n in range(40)]
+
+
+def spec(name: str, description: str) -> ToolSpec:
+    return ToolSpec(name, description, {"type": "object", "properties": {}})
+
+
+def feeder(animal: str) -> Tool:
+    @tool(name=f"feed_{animal}", effect="idempotent")
+    def feed(grams: int) -> str:
+        """Feed it."""
+        return f"{animal} ate {grams} g"
+
+    return feed
+
+
+FEEDERS = [feeder(animal) for animal in ANIMALS]
+KEEPER = Role(name="keeper", description="Feeds.", prompt="You feed.", tools=tuple(t.name for t in FEEDERS))
+TASK = "Feed animal3 and animal7."
+
+
+def offered(body: dict[str, Any]) -> list[str]:
+    return [tool["function"]["name"] for tool in body["tools"]]
+
+
+@pytest.mark.parametrize("language", ["English", "Chinese"])
+def test_the_right_tool_of_200_is_found_by_the_task(language: str) -> None:
+    """R40."""
+    search = ToolSearch(tools(when=True))
+    tasks = [row for row in rows("tool_tasks.txt") if row[0].isascii() == (language == "English")]
+    found = [right in [spec.name for spec in search.find(task, TOP)] for task, right, _ in tasks]
+    assert len(tasks) >= 50
+    assert sum(found) >= 0.8 * len(tasks)
+
+
+def test_few_tools_are_all_shown() -> None:
+    few = [spec(f"t{n}", f"animal{n}") for n in range(MANY)]
+    assert ToolSearch(few).choose("animal3") == few
+
+
+def test_of_many_tools_the_fitting_ones_are_shown_in_their_own_order() -> None:
+    many = [spec(f"t{n}", f"feeds animal {n}") for n in range(MANY + 20)]
+    chosen = ToolSearch(many).choose("feeds the animal 17 and 3")
+    assert len(chosen) <= CHOSEN
+    assert {"t3", "t17"} <= {spec.name for spec in chosen}
+    assert chosen == [spec for spec in many if spec in chosen]
+
+
+def test_a_tool_that_the_task_names_is_shown_whatever_its_score() -> None:
+    many = [spec(f"zoo_{n}", "feeds animals feeds animals") for n in range(MANY + 10)] + [spec("qqq", "")]
+    assert "qqq" in [spec.name for spec in ToolSearch(many).choose("feeds animals, then qqq, feeds animals")]
+    assert "qqq" not in [spec.name for spec in ToolSearch(many).choose("feeds animals, then qqqq, feeds animals")]
+
+
+def test_where_nothing_fits_all_are_shown() -> None:
+    many = [spec(f"t{n}", "animal") for n in range(MANY + 10)]
+    assert ToolSearch(many).choose("天气") == many
+
+
+async def test_what_is_not_shown_is_found_and_called_like_any_other() -> None:
+    script = [
+        call("find_tools", {"query": "feed animal20"}),
+        call("call_tool", {"name": "feed_animal20", "arguments": {"grams": "5"}}),
+        text("fed"),
+    ]
+    async with ScriptedServer(script) as server, orchestrator(server, [KEEPER], FEEDERS) as orch:
+        result = await orch.run_role("keeper", TASK)
+        started = await logged(orch, result, ToolStarted)
+    shown = offered(server.requests[0])
+    assert shown[-2:] == ["find_tools", "call_tool"]
+    assert "feed_animal3" in shown
+    assert "feed_animal20" not in shown
+    assert [offered(body) for body in server.requests] == [shown] * 3
+    observations = [m["content"] for m in server.requests[-1]["messages"] if m["role"] == "tool"]
+    assert '"grams"' in observations[0]
+    assert observations[1] == "animal20 ate 5 g"
+    assert [event.name for event in started] == ["find_tools", "feed_animal20"]
+
+
+async def test_a_call_within_is_checked_like_any_other() -> None:
+    script = [
+        call("call_tool", {"name": "feed_animal99", "arguments": {}}),
+        call("call_tool", {"name": "feed_animal20", "arguments": {"grams": "many"}}),
+        call("feed_animal20", {"grams": 1}),
+        text("fed"),
+    ]
+    async with ScriptedServer(script) as server, orchestrator(server, [KEEPER], FEEDERS) as orch:
+        result = await orch.run_role("keeper", TASK)
+        returned = await logged(orch, result, ToolReturned)
+    unknown, wrong, right = [m["content"] for m in server.requests[-1]["messages"] if m["role"] == "tool"]
+    assert "there is no tool 'feed_animal99'" in unknown
+    assert "feed_animal20" in wrong
+    assert "grams" in wrong
+    assert right == "animal20 ate 1 g"
+    assert [event.ok for event in returned] == [False, False, True]
+
+
+async def test_a_role_may_have_all_its_tools_shown() -> None:
+    everything = KEEPER.model_copy(update={"choose_tools": False})
+    async with ScriptedServer([text("no")]) as server, orchestrator(server, [everything], FEEDERS) as orch:
+        await orch.run_role("keeper", TASK)
+    assert offered(server.requests[0]) == [t.name for t in FEEDERS]
