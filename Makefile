@@ -23,7 +23,7 @@ $(VENV)/ready: pyproject.toml constraints.txt
 # pip knows dependency groups from 25.1 on; a new venv may carry an older one.
 $(VENV)/ready-dev: $(VENV)/ready
 	@$(PIP) --upgrade pip
-	@$(PIP) --group dev
+	@$(PIP) --editable '.[mcp]' --group dev
 	@touch $@
 
 run: $(VENV)/ready  ## run the first scenario offline, from recorded replies

@@ -79,6 +79,7 @@ class Catalog:
         self.folders = tuple(dict.fromkeys(folder.resolve() for folder in folders))
         self.models, self.builtin = models, builtin
         self.settings = settings or Settings()
+        self._elsewhere = (*builtin, *(f"{server}/*" for server in self.settings.mcp))
         self._roles = _by_name("roles", [(role.name, role) for role in roles])
         self._tools = _by_name("tools", [(_made(tool).name, tool) for tool in tools])
         self._tool_folders = [ToolFolder(folder / "tools", self.settings) for folder in self.folders]
@@ -261,7 +262,7 @@ class Catalog:
         return role, document.error
 
     def _known(self) -> Names:
-        return Names(self.role_names, self.tool_names, self.builtin, self.models)
+        return Names(self.role_names, self.tool_names, self._elsewhere, self.models)
 
     def _files(self, folder: str, suffix: str) -> list[Path]:
         """Return the files that count: of those with the same name, the first."""

@@ -11,6 +11,7 @@ from orchestrator.errors import ConfigError, nearest
 from orchestrator.events import VariableSet
 from orchestrator.ledger import Ledger
 from orchestrator.limits import Deadline, Limits
+from orchestrator.mcp.servers import Offer
 from orchestrator.messages import Json
 from orchestrator.models import Model
 from orchestrator.plan import FormattedGoal
@@ -86,6 +87,8 @@ class RunContext:
     """What tools may reach."""
     redact: Callable[[str], str]
     """Takes secrets out of a text."""
+    offer: Offer = field(default_factory=Offer)
+    """What there is of the tools of MCP servers."""
     deps: Any = None
     params: Mapping[str, Json] = field(default_factory=dict)
     preview: bool = False
@@ -109,7 +112,12 @@ class RunContext:
 
     def tool(self, name: str) -> Tool:
         """Return a tool by name."""
-        return self.catalog.tool(name)
+        return self.offer.tools.get(name) or self.catalog.tool(name)
+
+    @property
+    def tool_names(self) -> list[str]:
+        """All tools that a plan of a person may name."""
+        return [*self.catalog.tool_names, *self.offer.tools]
 
     def idempotency_key(self, key: str) -> str:
         """Return what identifies a call to the outside, also after a crash."""

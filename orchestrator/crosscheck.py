@@ -30,12 +30,16 @@ class Names:
     models: Collection[str] | None = None
     """None: not known, so anything goes."""
 
+    def has_elsewhere(self, tool: str) -> bool:
+        """Whether a tool that no file defines may be there."""
+        return any(fnmatchcase(tool, pattern) for pattern in self.elsewhere)
+
 
 def role_faults(role: Role, names: Names) -> Iterator[Fault]:
     """Say what a role names that does not exist, or must not name."""
     yield from _tools(role.tools, names, ("tools",))
     for index, name in enumerate(role.approval):
-        if name not in role.tools:
+        if name not in role.tools and not any(fnmatchcase(name, allowed) for allowed in role.tools):
             yield f"{name!r} is none of the role's tools{nearest(name, role.tools)}", ("approval", index)
     if names.models is not None and role.model not in (known := {"default", *names.models}):
         yield f"unknown model {role.model!r}{nearest(role.model, sorted(known))}", ("model",)
@@ -82,7 +86,7 @@ def _roles(wanted: Sequence[str], names: Names, place: Place) -> Iterator[Fault]
 def _tools(wanted: Sequence[str], names: Names, place: Place) -> Iterator[Fault]:
     known = [*names.tools, *names.elsewhere]
     for index, name in enumerate(wanted):
-        if name not in names.tools and not any(fnmatchcase(name, pattern) for pattern in names.elsewhere):
+        if name not in names.tools and not names.has_elsewhere(name):
             yield f"unknown tool {name!r}{nearest(name, known)}", (*place, index)
         elif name in wanted[:index]:
             yield f"the tool {name!r} stands there twice", (*place, index)
@@ -92,7 +96,8 @@ def _plan(scenario: Scenario, names: Names) -> Iterator[Fault]:
     roles = names.roles if scenario.roles is None else scenario.roles
     try:
         if scenario.plan:
-            Plan().check(scenario.plan, Rules(roles, names.tools, scenario.limits.max_subtasks))
+            tools = [*names.tools, *(s.tool for s in scenario.plan if s.tool and names.has_elsewhere(s.tool))]
+            Plan().check(scenario.plan, Rules(roles, tools, scenario.limits.max_subtasks))
     except PlanFaults as error:
         for message in error.faults:
             named = (index for index, subtask in enumerate(scenario.plan) if repr(subtask.id) in message)

@@ -108,7 +108,7 @@ class Planner:
             LoopStopped: The plan does not fit the run (an unknown role, a circle, …).
         """
         try:
-            addition = self.plan.check(self._subtasks(call), self._rules(self.context.catalog.tool_names))
+            addition = self.plan.check(self._subtasks(call), self._rules(self.context.tool_names))
         except PlanFaults as faults:
             message = f"the plan of {scenario or 'the file'} is wrong: " + "; ".join(faults.faults)
             raise LoopStopped("plan_invalid", Failure(FailureKind.bad_model_output, message)) from None

@@ -79,12 +79,14 @@ class RunHandle:
         try:
             await self._stack.enter_async_context(self._house.open())
             await self._stack.enter_async_context(self._house.journal.own(self.run_id))
-            context = self._context()
+            context = await self._context()
             if self._followed:
                 self._events = self._log.subscribe(passing=self.passing)
             self._log.add(self._started(context))
             for error in self._house.catalog.unreadable:
                 self._log.add(Warned(text=f"tools are missing: {error}"))
+            for text in context.offer.missing:
+                self._log.add(Warned(text=text))
             await self._stack.enter_async_context(self._resources)
             group = await self._stack.enter_async_context(asyncio.TaskGroup())
             self._task = group.create_task(self._run(context), name=self.run_id)
@@ -137,19 +139,24 @@ class RunHandle:
 
     # the run
 
-    def _context(self) -> RunContext:
+    async def _context(self) -> RunContext:
         """Check everything that the order names, before the first event."""
         order, house = self.order, self._house
         if not order.goal.strip():
             raise ConfigError("the goal is empty; say in words what you want")
         if order.schema is not None and (fault := wrong_schema(order.schema)):
             raise ConfigError(f"output is no JSON Schema: {fault[0]}")
-        roles = self._roles()
+        roles, planned = self._roles(), [*(order.plan.subtasks if order.plan else ())]
+        if DELEGATE in roles[order.root].tools:  # what is wrong with a template is told before anything runs
+            planned += [subtask for template in house.catalog.templates() for subtask in template.subtasks]
+        named = {name for role in roles.values() for name in role.tools} | {s.tool for s in planned if s.tool}
+        offer = await house.servers.offer(named)
+        roles = {name: offer.to(role) for name, role in roles.items()}
         limits = Limits.combine(house.limits, order.limits)
         workspace = Workspace(self.workspace, self._home)
         targets = {*order.targets, *named_as_targets(order.goal, (Path(path).name for path in order.inputs))}
         workspace.copy_inputs(order.inputs, order.base, targets)
-        context = RunContext(
+        return RunContext(
             run_id=self.run_id,
             goal=order.goal,
             date=time.strftime("%Y-%m-%d", time.localtime(self._log.now())),
@@ -168,13 +175,11 @@ class RunHandle:
             scopes={"run": self._resources, "orchestrator": house.resources.get()},
             network=house.network.also(order.allow),
             redact=house.redact,
+            offer=offer,
             deps=house.deps,
             params=order.params,
             preview=order.preview,
         )
-        if DELEGATE in roles[order.root].tools:
-            house.catalog.templates()  # what is wrong with one is told before anything runs
-        return context
 
     def _ledger(self, limits: Limits) -> Ledger:
         replays = getattr(self.order.model, "replayed", False)  # nobody pays for what is replayed

@@ -112,7 +112,8 @@ class Opening:
 
     def _tools(self, role: Role, path: str) -> dict[str, Tool]:
         """Return what a role may call and this machine has; say what is left out."""
-        tools = {name: self.context.tool(name) for name in role.tools if name != DELEGATE}
+        named = [self.context.tool(name) for name in role.tools if name != DELEGATE]
+        tools = {tool.name: tool for tool in named}
         for name in list(tools):
             if why := tools[name].missing():
                 del tools[name]
@@ -123,7 +124,7 @@ class Opening:
         """Return the tools of a role that its loop is not shown, as there are many and others fit the task."""
         if not role.choose_tools:
             return set()
-        own = [tools[name].spec() for name in role.tools if name in tools and name != DELEGATE]
+        own = [tool.spec() for name, tool in tools.items() if name not in (DELEGATE, RESULT_TOOL)]
         return {spec.name for spec in own} - {spec.name for spec in ToolSearch(own).choose(task)}
 
     def _finding(self, tools: Mapping[str, Tool], hidden: Collection[str]) -> dict[str, Tool]:

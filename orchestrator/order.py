@@ -17,6 +17,7 @@ from orchestrator.eventloops import PerLoop
 from orchestrator.journal import Journal
 from orchestrator.ledger import Today
 from orchestrator.limits import Limits
+from orchestrator.mcp.servers import Servers
 from orchestrator.messages import Json
 from orchestrator.models import Model
 from orchestrator.plan import Delegate
@@ -82,6 +83,8 @@ class House:
     home: Path
     resources: PerLoop[Resources]
     """What tools keep open from run to run."""
+    servers: Servers
+    """MCP servers, whose tools roles may name."""
     turns: PerLoop[asyncio.Semaphore] | None = None
     """Hold one to work; None: any number of runs may."""
     limits: Limits | None = None

@@ -26,6 +26,7 @@ from orchestrator.handle import RunHandle
 from orchestrator.journal import Journal, open_journal
 from orchestrator.ledger import Today
 from orchestrator.limits import Limits
+from orchestrator.mcp.servers import Servers
 from orchestrator.messages import Json
 from orchestrator.models import Model
 from orchestrator.order import House, Order
@@ -117,6 +118,7 @@ class Orchestrator:
         described = Settings(models={key: m for key, m in given.items() if isinstance(m, ModelSettings)})
         redactor = Redactor([*self.settings.secrets(), *described.secrets()])
         threads = ThreadPool()
+        resources = PerLoop(Resources)
         self._house = House(
             catalog=self.catalog,
             journal=self.journal,
@@ -129,7 +131,8 @@ class Orchestrator:
             limits=Limits.combine(self.settings.limits, limits),
             today=Today(cap, self.journal) if (cap := self.settings.limits.cost_per_day) else None,
             roles=tuple(role.name for role in roles),
-            resources=PerLoop(Resources),
+            resources=resources,
+            servers=Servers(self.settings, self.project or Path(), resources.get, redactor.text),
             turns=PerLoop(lambda: asyncio.Semaphore(max_runs)) if max_runs else None,
             deps=deps,
         )

@@ -7,9 +7,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
+from urllib.parse import parse_qsl, urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, model_validator
 
 from orchestrator.errors import ConfigError, nearest
 from orchestrator.limits import Limits
@@ -17,7 +18,7 @@ from orchestrator.models.openai import Timeouts
 from orchestrator.models.presets import PresetName, Structured
 from orchestrator.models.tokens import Price
 from orchestrator.placeholders import fill_tree, names, texts
-from orchestrator.role import Network
+from orchestrator.role import NAME_PATTERN, Network
 from orchestrator.yaml import Document, Place, read
 
 M = TypeVar("M", bound=BaseModel)
@@ -87,6 +88,46 @@ class ProjectLimits(Limits):
     """Money spent by all runs of the project's log from midnight to midnight, local time; replays cost nothing."""
 
 
+class McpServer(BaseModel):
+    """One MCP server: a program that is started here, or one that answers at a URL."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, coerce_numbers_to_str=True)
+
+    command: str | None = Field(None, min_length=1)
+    """Program to start; it speaks over its stdin and stdout."""
+    args: tuple[str, ...] = ()
+    env: dict[str, SecretStr] = {}
+    """Its environment, besides HOME, LOGNAME, PATH, SHELL, TERM and USER; it sees nothing else of ours."""
+    cwd: str | None = None
+    """Folder it starts in, relative to the project; None: the project's own."""
+    url: str | None = Field(None, pattern=r"^https?://")
+    """Where it answers, by streamable HTTP."""
+    headers: dict[str, SecretStr] = {}
+    """Sent with each request."""
+    timeout: float = Field(60, gt=0)
+    """Seconds of one call."""
+    start_timeout: float = Field(30, gt=0)
+    """Seconds until it has started and said what it offers."""
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        if (self.command is None) == (self.url is None):
+            raise ValueError("give either `command` (a program to start) or `url` (where it answers)")
+        other = ("args", "env", "cwd") if self.url else ("headers",)
+        if wrong := [name for name in other if name in self.model_fields_set]:
+            raise ValueError(f"{wrong[0]!r} does not go with {'url' if self.url else 'command'!r}")
+        return self
+
+    @property
+    def secrets(self) -> list[str]:
+        """Values of it that must not be shown."""
+        named = [value for name, value in self.env.items() if _secret(name)]
+        held = [value.get_secret_value() for value in (*named, *self.headers.values())]
+        place = urlsplit(self.url or "")
+        query = [value for name, value in parse_qsl(place.query) if _secret(name)]
+        return [*held, *query, *([place.password] if place.password else [])]
+
+
 class Settings(BaseModel):
     """The settings of one project."""
 
@@ -100,8 +141,8 @@ class Settings(BaseModel):
     tools: dict[str, dict[str, Any]] = {}
     """Settings of tools, by toolset."""
     network: Network = Network()
-    mcp: dict[str, dict[str, Any]] = {}
-    """MCP servers by name."""
+    mcp: dict[Annotated[str, Field(pattern=NAME_PATTERN)], McpServer] = {}
+    """MCP servers by the name that whitelists give them: `name/tool`, `name/*`."""
     journal: str = "sqlite"
     """`sqlite`, `memory`, or the path of the log's file."""
 
@@ -134,6 +175,18 @@ class Settings(BaseModel):
             raise ConfigError(f"no model is configured: {WAYS_TO_A_MODEL}")
         raise ConfigError(f"there is no model {key!r} in {FILE}{nearest(key, self.models)}")
 
+    def mcp_server(self, name: str) -> McpServer:
+        """Return an MCP server that can be reached.
+
+        Raises:
+            ConfigError: There is none by that name, or an environment variable that it needs is not set.
+        """
+        if missing := self._missing("mcp", name):
+            raise ConfigError.all_of(missing)
+        if name not in self.mcp:
+            raise ConfigError(f"there is no MCP server {name!r} in {FILE}{nearest(name, self.mcp)}")
+        return self.mcp[name]
+
     def toolset(self, name: str, kind: type[M]) -> M:
         """Return the settings under `tools: NAME`, read as what the toolset says they are.
 
@@ -154,6 +207,7 @@ class Settings(BaseModel):
         held += [value for m in self.models.values() for value in m.headers.values()]
         shown = {secret.get_secret_value() for secret in held} | set(self._from_environment)
         shown |= {text for place, text in texts(self.tools) if _secret(str(place[-1]))}
+        shown |= {text for server in self.mcp.values() for text in server.secrets}
         shown |= {text.split()[-1] for text in shown if text.startswith(("Bearer ", "Basic "))}
         return sorted((text for text in shown if len(text) >= _SHORTEST_SECRET), key=len, reverse=True)
 

@@ -137,6 +137,8 @@ class Tool:
     """Runs a stretch of neighbouring calls of this tool as one."""
     misused: Callable[[str], str] | None = None
     """Told what was wrong with arguments that could not be bound; returns what the model reads."""
+    title: str = ""
+    """What people call it, where that is another name."""
     settings: Any = None
     """What `ori.yaml` says of its toolset."""
     missing: Callable[[], str] = field(default=lambda: "")

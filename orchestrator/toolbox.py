@@ -67,6 +67,11 @@ class _Job:
     seconds: float = 0.0
 
     @property
+    def name(self) -> str:
+        """What people call the tool."""
+        return self.tool.title or self.tool.name if self.tool else self.call.name
+
+    @property
     def sources(self) -> tuple[str, ...]:
         """Where its result comes from, when strangers may have written it."""
         said = self.result.untrusted if self.result else None
@@ -173,7 +178,7 @@ class Toolbox:
                 path=self.path,
                 key=job.key,
                 call_id=job.call.id,
-                name=job.call.name,
+                name=job.name,
                 arguments=self.context.redact(job.call.arguments),
                 effect=job.tool.effect,
             )
@@ -235,7 +240,7 @@ class Toolbox:
     def _context_of(self, job: _Job) -> ToolContext:
         def report(text: str) -> None:
             text = self.context.redact(text)
-            self.context.log.add(ToolProgress(path=self.path, key=job.key, name=job.call.name, text=text))
+            self.context.log.add(ToolProgress(path=self.path, key=job.key, name=job.name, text=text))
 
         return ToolContext(
             run_id=self.context.run_id,
@@ -267,7 +272,7 @@ class Toolbox:
                 path=self.path,
                 key=job.key,
                 call_id=job.call.id,
-                name=job.call.name,
+                name=job.name,
                 ok=not result.error,
                 seconds=job.seconds,
                 characters=len(whole),

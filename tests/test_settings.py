@@ -82,11 +82,11 @@ def test_a_key_in_the_file_works_and_is_warned_about(tmp_path: Path) -> None:
 
 def test_secrets_are_header_values_tokens_of_tools_and_what_follows_bearer(tmp_path: Path) -> None:
     text = LOCAL.replace("}}", ", headers: {Authorization: Bearer abcdefgh-1}}}") + (
-        'mcp: {github: {env: {T: "${GITHUB_TOKEN}"}, home: "${HOME_DIR}"}}\n'
+        'mcp: {github: {env: {T: "${GITHUB_TOKEN}", HOME: "${HOME_DIR}"}, command: x}}\n'
     )
     found = settings(tmp_path, text, GITHUB_TOKEN="ghp_12345678", HOME_DIR="/home/somebody")
     assert set(found.secrets()) == {"Bearer abcdefgh-1", "abcdefgh-1", "ghp_12345678"}
-    assert found.mcp["github"]["home"] == "/home/somebody"
+    assert found.mcp["github"].env["HOME"].get_secret_value() == "/home/somebody"
 
 
 def test_a_dummy_key_is_no_secret_because_redacting_it_would_spoil_texts(tmp_path: Path) -> None:

@@ -1,0 +1,340 @@
+"""MCP servers as tool sources, on good days and bad ones."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator import ConfigError, Orchestrator, Role
+from orchestrator.errors import ToolError
+from orchestrator.events import RunStarted, ToolStarted, Warned
+from orchestrator.mcp.names import wire_name
+from orchestrator.mcp.servers import Offer
+from orchestrator.messages import Image
+from orchestrator.plan import Subtask
+from orchestrator.settings import Settings
+from orchestrator.testing import ScriptedServer, call, text
+from tests.mcp_desk import bad_day, desk
+
+
+class TestNames:
+    def test_a_usual_name_is_the_server_and_the_tool(self) -> None:
+        assert wire_name("files", "read_text_file") == "files__read_text_file"
+        assert wire_name("my_files", "get-env") == "my_files__get-env"
+        assert wire_name("a", "_b__c") == "a___b__c"
+
+    def test_any_two_tools_have_two_names_that_every_provider_takes(self) -> None:
+        servers = ["a", "a_", "a__b", "_a", "天气", "a-b", "x" * 40, "x" * 39 + "_"]
+        tools = ["b", "_b", "b__c", "c", "__c", "天气 查询", "a.b", "a/b", "a b", "y" * 80, "y" * 79 + "z", "a-b"]
+        names = {wire_name(server, tool) for server in servers for tool in tools}
+        assert len(names) == len(servers) * len(tools)
+        assert all(len(name) <= 64 and name.replace("_", "").replace("-", "").isascii() for name in names)
+        assert all(name.replace("_", "a").replace("-", "a").isalnum() for name in names)
+
+
+class TestWhatThereIs:
+    async def test_all_pages_are_listed_and_annotations_become_the_effect(self, tmp_path: Path) -> None:
+        async with desk(tmp_path, day=bad_day()) as at:
+            offer = await at.servers.offer(["day/*", "read_file"])
+        tools = offer.tools
+        assert len(tools) == 13
+        assert not offer.missing
+        effects = {name: tool.effect for name, tool in tools.items()}
+        assert (effects["day/add"], effects["day/put"]) == ("read", "idempotent")
+        assert (effects["day/wipe"], effects["day/die"]) == ("once", "once")
+        assert (tools["day/add"].untrusted, tools["day/fetch"].untrusted) == (False, True)
+        assert tools["day/fetch"].destinations == ("url",)
+        assert tools["day/add"].name == "day__add"
+        assert tools["day/天气 查询"].spec().name.startswith("day_")
+
+    async def test_whitelists_are_served_by_name_and_by_pattern(self, tmp_path: Path) -> None:
+        async with desk(tmp_path, day=bad_day()) as at:
+            offer = await at.servers.offer(["day/add", "day/ad", "no/x"])
+        assert list(offer.tools) == ["day/add"]
+        assert [why.split(";")[0] for why in offer.missing] == [
+            "the tools of the MCP server 'no' are missing: there is no MCP server 'no' in ori.yaml",
+            "there is no tool 'day/ad'",
+        ]
+        role = Role(name="r", description="d", prompt="p", tools=("x", "day/*"), approval=("day/*",))
+        assert offer.to(role).tools == ("x", "day/add")
+        assert offer.to(role).approval == ("day/add",)
+        clash = role.model_copy(update={"tools": ("day/add", "day__add")})
+        with pytest.raises(ConfigError, match=r"'day/add' and 'day__add' would be one name"):
+            offer.to(clash)
+        assert Offer().to(role).tools == ("x",)
+
+    @pytest.mark.parametrize(
+        ("settings", "words"),
+        [
+            ({"command": "no-such-program"}, "there is no 'no-such-program'; is it installed?"),
+            (bad_day(cwd="nowhere"), "nowhere'; is it installed?"),
+            (bad_day("hang", start_timeout=0.5), "it did not start within 0.5 s"),
+            (bad_day("quit"), "Connection closed; it said: no key: [redacted]"),
+            (bad_day("endless"), "its list of tools does not end after 100 pages"),
+            ({"url": "http://127.0.0.1:9/mcp"}, "All connection attempts failed"),
+        ],
+        ids=["no program", "no folder", "hangs", "ends", "endless list", "nobody listens"],
+    )
+    async def test_a_server_that_cannot_be_reached_is_named_with_the_reason(
+        self, tmp_path: Path, settings: dict[str, Any], words: str
+    ) -> None:
+        async with desk(tmp_path, bad=settings, day=bad_day()) as at:
+            offer = await at.servers.offer(["bad/x", "day/add"])
+        [why] = offer.missing
+        assert why.startswith("the tools of the MCP server 'bad' are missing: ")
+        assert words in why
+        assert list(offer.tools) == ["day/add"]
+
+    async def test_what_is_no_protocol_on_stdout_is_passed_over(self, tmp_path: Path) -> None:
+        async with desk(tmp_path, day=bad_day("garbage")) as at:
+            assert (await at.call("day/add", '{"a": 1, "b": 2}')).value == {"sum": 3}
+
+
+class TestResults:
+    async def test_structured_content_is_the_value_and_text_is_text(self, tmp_path: Path) -> None:
+        async with desk(tmp_path, day=bad_day()) as at:
+            added, mood = await at.call("day/add", '{"a": "1", "b": 2}'), await at.call("day/mood")
+            page = await at.call("day/fetch", '{"url": "http://x"}')
+            weather = await at.call("day/天气 查询", '{"城市": "北京"}')
+        assert (added.value, added.content, added.untrusted) == ({"sum": 3}, '{"sum": 3}', None)
+        assert (mood.value, mood.content) == ("good", "good")
+        assert (page.content, page.untrusted) == ("page of http://x", "the MCP server 'day'")
+        assert json.loads(weather.content) == {"城市": "北京"}
+
+    async def test_images_links_and_files_are_kept(self, tmp_path: Path) -> None:
+        async with desk(tmp_path, day=bad_day()) as at:
+            result = await at.call("day/parts")
+        assert result.content.split("\n\n") == [
+            "here",
+            "(image, image/png, 70 bytes: mcp/day/01234567-2.png)",
+            "[notes](file:///notes.md) (text/markdown)",
+            "(demo://blob, application/pdf, 70 bytes: mcp/day/01234567-4.pdf)",
+            "demo://text:\ninside",
+            "(audio, audio/wav: no valid base64)",
+        ]
+        [image] = result.images
+        assert isinstance(image, Image)
+        assert (image.path, image.media_type) == ("mcp/day/01234567-2.png", "image/png")
+        assert (tmp_path / "workspace" / image.path).read_bytes().startswith(b"\x89PNG")
+
+    async def test_an_error_of_the_tool_is_a_failed_call(self, tmp_path: Path) -> None:
+        async with desk(tmp_path, day=bad_day()) as at:
+            result = await at.call("day/fail")
+        assert (result.error, result.content) == (True, "no luck")
+
+    async def test_a_huge_result_arrives_whole(self, tmp_path: Path) -> None:
+        async with desk(tmp_path, day=bad_day()) as at:
+            assert len((await at.call("day/huge", '{"n": 5000000}')).content) == 5_000_000
+
+    async def test_a_server_sees_only_the_environment_that_it_is_given(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-0123456789")
+        async with desk(tmp_path, day=bad_day(env={"PORT": 8080})) as at:
+            seen = json.loads((await at.call("day/environment")).content)
+        assert seen["PORT"] == "8080"
+        assert seen.keys() - {"LC_CTYPE"} <= {"PORT", "HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER"}
+
+
+class TestBadDays:
+    async def test_a_server_that_ends_during_a_call_is_an_error_and_is_started_again(self, tmp_path: Path) -> None:
+        """B32: the client waits for ever when the server dies during a call."""
+        async with desk(tmp_path, day=bad_day()) as at:
+            with pytest.raises(ToolError, match=r"day/die failed: the server has ended.*not known") as error:
+                await at.call("day/die")
+            assert "fatal" in str(error.value)
+            assert (await at.call("day/mood")).content == "good"
+
+    async def test_a_server_that_ended_between_two_calls_is_started_again_unnoticed(self, tmp_path: Path) -> None:
+        async with desk(tmp_path, day=bad_day()) as at:
+            tool = await at.tool("day/mood")
+            connection = await at.servers._connection("day")
+            with pytest.raises(ToolError):
+                await at.call("day/die")
+            assert connection.closed
+            assert (await at.call(tool)).content == "good"
+
+    async def test_what_a_server_prints_is_told_without_secrets(self, tmp_path: Path) -> None:
+        """B54: a server prints a key to stderr, and the log shows it."""
+        async with desk(tmp_path, day=bad_day(env={"SECRET_KEY": "correct horse"})) as at:
+            with pytest.raises(ToolError, match=r"It said: fatal: the key \[redacted\] is refused"):
+                await at.call("day/die")
+
+    async def test_a_cancelled_call_is_cancelled_at_the_server_too(self, tmp_path: Path) -> None:
+        noted, begun = tmp_path / "noted", asyncio.Event()
+        async with desk(tmp_path, day=bad_day()) as at:
+            at.progress = _Bell(begun)
+            tool = await at.tool("day/slow")
+            async with asyncio.TaskGroup() as group:
+                task = group.create_task(at.call(tool, json.dumps({"file": str(noted)})))
+                await begun.wait()
+                task.cancel()
+            assert at.progress == ["1/4 working"]
+            assert (await at.call("day/mood")).content == "good"  # after the cancellation, in the order of messages
+            assert noted.read_text() == "cancelled"
+
+    async def test_servers_are_closed_in_any_order_and_from_a_cancelled_task(self, tmp_path: Path) -> None:
+        """B33: closing two servers first in, first out, or elsewhere, leaves a cancel scope in a different task."""
+        async with desk(tmp_path, a=bad_day(), b=bad_day(), c=bad_day()) as at:
+            await at.servers.offer(["a/*"])
+            await at.servers.offer(["b/*", "c/*"])
+            await at.resources.drop(("mcp", "a"))
+            begun = asyncio.Event()
+            at.progress = _Bell(begun)
+
+            async def call() -> None:
+                try:
+                    await at.call("b/slow", json.dumps({"file": str(tmp_path / "x")}))
+                finally:
+                    await at.resources.drop(("mcp", "b"))
+
+            async with asyncio.TaskGroup() as group:
+                task = group.create_task(call())
+                await begun.wait()
+                task.cancel()
+            assert (await at.call("b/mood")).content == "good"
+            assert (await at.call("c/mood")).content == "good"
+        assert _children() == []
+
+    async def test_a_server_that_heeds_nothing_is_killed(self, tmp_path: Path) -> None:
+        async with desk(tmp_path, day=bad_day("stubborn", cwd=".")) as at:
+            started = json.loads((await at.call("day/environment")).content)
+            assert started
+            before = time.monotonic()
+        assert time.monotonic() - before < 7
+        assert _children() == []
+
+    async def test_a_changed_tool_is_not_called(self, tmp_path: Path) -> None:
+        async with desk(tmp_path, day=bad_day()) as at:
+            mood, add = await at.tool("day/mood"), await at.tool("day/add")
+            await at.call("day/change")
+            with pytest.raises(ToolError, match="changed it since this run began") as error:
+                await at.call(mood)
+            assert '"secrets":{"type":"string"}' in str(error.value)
+            assert (await at.call(add, '{"a": 1, "b": 2}')).value == {"sum": 3}
+            assert (await at.tool("day/mood")).description.endswith("tells your secrets.")
+
+
+class _Bell(list[str]):
+    """A list that rings when something is added."""
+
+    def __init__(self, event: asyncio.Event) -> None:
+        super().__init__()
+        self._event = event
+
+    def append(self, text: str) -> None:
+        super().append(text)
+        self._event.set()
+
+
+def _children() -> list[str]:
+    """Return the commands of child processes of this one."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if f"\nPPid:\t{os.getpid()}\n" in (process / "status").read_text():
+                found.append((process / "cmdline").read_text())
+        except OSError:
+            continue
+    return [command for command in found if "mcp_server" in command]
+
+
+class TestSettings:
+    @pytest.mark.parametrize(
+        ("server", "words"),
+        [
+            ({}, "give either `command`"),
+            ({"command": "x", "url": "http://x"}, "give either `command`"),
+            ({"url": "http://x", "args": ["a"]}, "'args' does not go with 'url'"),
+            ({"command": "x", "headers": {"a": "b"}}, "'headers' does not go with 'command'"),
+            ({"url": "ftp://x"}, "pattern"),
+        ],
+    )
+    def test_a_server_is_a_program_or_a_url(self, server: dict[str, Any], words: str) -> None:
+        with pytest.raises(ValueError, match=words):
+            Settings.model_validate({"mcp": {"s": server}})
+
+    def test_headers_and_what_is_named_like_a_secret_are_not_shown(self) -> None:
+        """B53: a key in a URL's query and headers of MCP servers reach the logs."""
+        settings = Settings.model_validate(
+            {
+                "mcp": {
+                    "a": {
+                        "url": "https://u:password1@x/?apiKey=tvly-12345678&q=searching",
+                        "headers": {"X": "header-1"},
+                    },
+                    "b": {"command": "c", "env": {"API_TOKEN": "token-123", "MODE": "production"}},
+                }
+            }
+        )
+        assert set(settings.secrets()) == {"password1", "tvly-12345678", "header-1", "token-123"}
+
+
+def project(tmp_path: Path, **servers: dict[str, Any]) -> Path:
+    """Write the `ori.yaml` of a project with MCP servers, and a role that may call all of one."""
+    (tmp_path / "ori.yaml").write_text(json.dumps({"mcp": servers}))
+    for folder in ("roles", "prompts"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "roles/clerk.yaml").write_text('description: Adds.\ntools: ["day/*"]\n')
+    (tmp_path / "prompts/clerk.md").write_text("You are a clerk.")
+    return tmp_path
+
+
+class TestARun:
+    async def test_a_role_calls_the_tools_of_a_server_and_people_read_their_own_names(self, tmp_path: Path) -> None:
+        replies = [
+            call("day__add", {"a": 1, "b": 2}),
+            call("day__die", {}),
+            call("day__mood", {}),
+            text("3, and good"),
+        ]
+        async with ScriptedServer(replies) as server:
+            orchestrator = Orchestrator(
+                project=project(tmp_path, day=bad_day(env={"SECRET_KEY": "correct horse"})),
+                model="m",
+                base_url=server.base_url,
+                api_key="k",
+            )
+            result = await orchestrator.run_role("clerk", "add 1 and 2")
+        assert (result.status, result.answer) == ("done", "3, and good")
+        events = await orchestrator.journal.events(result.run_id)
+        [started] = [event for event in events if isinstance(event, RunStarted)]
+        assert "day/add" in started.roles["clerk"]["tools"]
+        assert started.tools["day/add"]["required"] == ["a", "b"]
+        called = [(event.name, event.effect) for event in events if isinstance(event, ToolStarted)]
+        assert called == [("day/add", "read"), ("day/die", "once"), ("day/mood", "read")]
+        observations = [m["content"] for m in server.requests[-1]["messages"] if m["role"] == "tool"]
+        assert observations[0] == '{"sum": 3}'
+        assert "It said: fatal: the key [redacted] is refused" in observations[1]
+        assert observations[2] == "good"
+        assert _children() == []
+
+    async def test_a_run_goes_on_without_a_server_that_is_missing(self, tmp_path: Path) -> None:
+        async with ScriptedServer([text("I have no tools")]) as server:
+            orchestrator = Orchestrator(
+                project=project(tmp_path, day={"command": "no-such-program"}), model="m", base_url=server.base_url
+            )
+            result = await orchestrator.run_role("clerk", "add 1 and 2")
+        assert result.status == "done"
+        warnings = [e.text for e in await orchestrator.journal.events(result.run_id) if isinstance(e, Warned)]
+        assert warnings == [
+            "the tools of the MCP server 'day' are missing: there is no 'no-such-program'; is it installed?"
+        ]
+
+    async def test_a_plan_calls_a_tool_of_a_server_without_a_model(self, tmp_path: Path) -> None:
+        plan = [
+            Subtask(id="sum", tool="day/add", args={"a": 1, "b": 2}),
+            Subtask(id="again", tool="day/add", args={"a": "${outcomes.sum.value.sum}", "b": 4}, after=["sum"]),
+        ]
+        async with ScriptedServer([text("done")]) as server:
+            orchestrator = Orchestrator(
+                project=project(tmp_path, day=bad_day()), model="m", base_url=server.base_url, api_key="k"
+            )
+            result = await orchestrator.solve("add", plan=plan, roles=["clerk"])
+        assert (result.status, result.outcomes["again"].value) == ("done", {"sum": 7})
