@@ -14,6 +14,7 @@ from orchestrator.limits import Deadline, Limits
 from orchestrator.mcp.servers import Offer
 from orchestrator.messages import Json
 from orchestrator.models import Model
+from orchestrator.models.tokens import Meter
 from orchestrator.plan import FormattedGoal
 from orchestrator.profile import Profile
 from orchestrator.redact import redact_json
@@ -81,6 +82,8 @@ class RunContext:
     variables: Variables
     threads: ThreadPool
     """Where blocking tools run."""
+    meters: Mapping[str, Meter]
+    """How each model counts tokens, by the endpoint that answers."""
     scopes: Mapping[Scope, Resources]
     """What tools keep open, for as long as the run or the orchestrator is."""
     network: AddressGuard
@@ -124,7 +127,7 @@ class RunContext:
         return sha256((self.run_id + key).encode()).hexdigest()
 
 
-CallKind = Literal["model", "tool"]
+CallKind = Literal["model", "tool", "summary", "rank"]
 
 
 def record_key(path: str, turn: int, kind: CallKind, number: int | None = None) -> str:

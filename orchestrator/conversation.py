@@ -11,14 +11,22 @@ import orjson
 
 from orchestrator.events import Compacted
 from orchestrator.messages import Message, ToolCall
-from orchestrator.models.tokens import estimate_tokens
-from orchestrator.models.wire import scrubbed, wire_arguments
+from orchestrator.models.tokens import NOTHING, Counts, count, together
+from orchestrator.models.wire import encode, scrubbed, wire_arguments
+
+
+def counts_of(message: Message) -> Counts:
+    """Count what a message is made of, as it goes over the wire."""
+    parts = [count(message.content, messages=1, images=len(message.images))]
+    parts += [count(f"{call.name}{wire_arguments(call.arguments)}", messages=1) for call in message.calls]
+    parts += [count(encode(extra)) for extra in (message.extra, *(call.extra for call in message.calls)) if extra]
+    return together(*parts)
 
 
 class Conversation:
     """What one loop has said and seen. Grows between compactions, so that a prefix cache keeps hitting."""
 
-    __slots__ = ("_hash", "_keys", "_messages", "_observed", "history_tokens", "scratch", "sources", "system_tokens")
+    __slots__ = ("_hash", "_keys", "_messages", "_observed", "history", "scratch", "sources", "system")
 
     def __init__(self, messages: Iterable[Message] = ()) -> None:
         self.sources: dict[str, None] = {}
@@ -34,10 +42,10 @@ class Conversation:
         self._hash = ""
         self.scratch: dict[Any, Any] = {}
         """See `Request.scratch`."""
-        self.system_tokens = 0
-        """Estimate of what the system prompt weighs."""
-        self.history_tokens = 0
-        """Estimate of what everything else weighs."""
+        self.system: Counts = NOTHING
+        """What the system prompt is made of."""
+        self.history: Counts = NOTHING
+        """What everything else is made of."""
 
     def __len__(self) -> int:
         return len(self._messages)
@@ -76,12 +84,10 @@ class Conversation:
         elif message.role in ("tool", "data"):
             self._observed.append(message.content)
         self.sources |= dict.fromkeys(message.untrusted)
-        arguments = (wire_arguments(call.arguments) for call in message.calls)
-        weight = estimate_tokens(message.content) + sum(map(estimate_tokens, arguments))
         if message.role == "system":
-            self.system_tokens += weight
+            self.system = together(self.system, counts_of(message))
         else:
-            self.history_tokens += weight
+            self.history = together(self.history, counts_of(message))
         self._hash = sha256(self._hash.encode() + data).hexdigest()
         return message
 
@@ -108,8 +114,9 @@ class Conversation:
         messages, keys, observed = self._messages, self._keys, self._observed
         for index, content in change.shortened:
             messages[index] = replace(messages[index], content=content, images=())
-        messages[change.start : change.end] = change.became
-        keys[change.start : change.end] = [change.key] * len(change.became)
+        became = [(messages[m], keys[m]) if isinstance(m, int) else (m, change.key) for m in change.became]
+        messages[change.start : change.end] = [message for message, _ in became]
+        keys[change.start : change.end] = [key for _, key in became]
         self._clear()
         for message, key in zip(messages, keys, strict=True):
             self.append(message, key)

@@ -19,7 +19,7 @@ from orchestrator.limits import Deadline
 from orchestrator.messages import Json
 from orchestrator.models.tokens import estimate_tokens
 from orchestrator.plan import Addition, Delegate, Plan, PlanFaults, Rules, Subtask
-from orchestrator.relevance import content_words
+from orchestrator.relevance import content_words, gist
 from orchestrator.results import Outcome
 from orchestrator.scenario import Template
 from orchestrator.schedule import Ticket
@@ -98,6 +98,7 @@ class Planner:
             cut=False,
             counted=False,
             together=self._delegate,
+            digest=self._digest,
             misused=self._misused,
         )
 
@@ -236,6 +237,22 @@ class Planner:
         outcomes = [self.plan.outcomes[id] for id in self.plan.subtasks if id in ids and id in self.plan.outcomes]
         each = max(LEAST, self._room // max(1, len(outcomes)))
         return "\n\n".join(show_outcome(self.context, outcome, each) for outcome in outcomes)
+
+    def _digest(self, tokens: int) -> str:
+        """Tell the plan and its outcomes, shorter than the conversation did; whole answers are behind their handles."""
+        subtasks = self.plan.subtasks.values()
+        each = max(LEAST // 2, 2 * tokens // max(1, len(subtasks)))
+        return "\n".join(self._told(subtask, each) for subtask in subtasks)
+
+    def _told(self, subtask: Subtask, most: int) -> str:
+        after = f", after {', '.join(subtask.after)}" if subtask.after else ""
+        told = f"- {subtask.id} ({subtask.performer}{after}): {gist(subtask.goal, most)}"
+        if outcome := self.plan.outcomes.get(subtask.id):
+            handle = self.context.workspace.store_output(f"{outcome.path}:answer", outcome.answer)
+            said = " ".join(gist(outcome.answer, most).splitlines())
+            files = ", ".join(artifact.path for artifact in outcome.artifacts)
+            told += f" → {outcome.status}: {said} ({', '.join(filter(None, (handle, files)))})"
+        return told
 
     @property
     def _room(self) -> int:

@@ -172,6 +172,8 @@ class ModelReplied(Event):
     """Hash of the observations since the reply before; a replay compares it."""
     replayed: bool = False
     """The reply comes from a recording; no tokens were paid."""
+    content: str = ""
+    """The text of a reply that enters no conversation, such as a summary."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,8 +223,9 @@ class Compacted(Event):
     """Messages that keep their place with less content: index and what is left. Their images are gone."""
     start: int = 0
     end: int = 0
-    """Messages of this range, counted before the change, were replaced by what they `became`."""
-    became: tuple[Message, ...] = ()
+    """Messages of this range, counted before the change, were replaced by what they `became`: a number stands for the
+    message at that index, which stays."""
+    became: tuple[int | Message, ...] = ()
     tokens_before: int
     """Estimate of the whole prompt."""
     tokens_after: int

@@ -6,6 +6,7 @@ import asyncio
 import secrets
 import time
 import traceback
+from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -27,6 +28,7 @@ from orchestrator.loop import stopped_at
 from orchestrator.models import Model
 from orchestrator.models.endpoint import Endpoint
 from orchestrator.models.route import Route
+from orchestrator.models.tokens import Meter
 from orchestrator.order import House, Order, named_as_targets
 from orchestrator.profile import PROFILES, Profile
 from orchestrator.resources import Resources
@@ -172,6 +174,7 @@ class RunHandle:
             workspace=workspace,
             variables=Variables(self._log, house.redact),
             threads=house.threads,
+            meters=defaultdict(Meter) if order.model else house.meters,  # a replay counts as the first run did
             scopes={"run": self._resources, "orchestrator": house.resources.get()},
             network=house.network.also(order.allow),
             redact=house.redact,

@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Literal
 
 import orjson
 
 from orchestrator.answers import Answers, Ending, final_answer
+from orchestrator.caller import Caller
+from orchestrator.compaction import Window
 from orchestrator.context import RunContext, record_key
 from orchestrator.conversation import Conversation
 from orchestrator.errors import LoopStopped, ModelError, OutOfBudget, ReplayMiss, RunStopped
-from orchestrator.events import (
-    MessageAppended,
-    ModelCalled,
-    ModelFailed,
-    ModelReplied,
-    delta_event,
-)
+from orchestrator.events import MessageAppended
 from orchestrator.failure import RULES, Failure, FailureKind
 from orchestrator.limits import Deadline, Moment
-from orchestrator.messages import Delta, Json, Message, Reply, Request, ToolCall
-from orchestrator.models.replay import observed_hash
+from orchestrator.messages import Json, Message, Reply, Request, ToolCall
 from orchestrator.results import OutcomeStatus, StopReason
 from orchestrator.role import Role
 from orchestrator.schema import RESULT_TOOL, result_schema
@@ -62,6 +57,8 @@ class AgentLoop:
         self.conversation, self.toolbox, self.deadline, self.output = conversation, toolbox, deadline, output
         self.model, self.profile = context.models(role.model)
         self.turn = 0
+        self.caller = Caller(context, path, role, self.model)
+        self.window = Window(self.caller, conversation, toolbox, role.context, goal)
         self.stuck = Stuck(self.profile.warn_at, self.profile.stop_at)
         self.answers = Answers(role, self.profile, toolbox, conversation, self.stuck, output)
         self.acted_once = False
@@ -103,29 +100,26 @@ class AgentLoop:
     # think
 
     async def _think(self, tool_choice: Literal["auto", "none"] = "auto") -> Reply:
-        """Ask the model when the budget lets it.
+        """Ask the model when the budget lets it; once more with less when the server says that it was too much.
 
         Raises:
-            OutOfBudget: It never will.
+            OutOfBudget: There never will be room for it.
         """
         moment: Moment = "last" if tool_choice == "none" else "next" if self.turn else "first"
-        async with self.context.ledger.call(self.path, self.model, *self._size(), moment) as call:
-            reply = await self._ask(tool_choice, call.max_output)
-            call.usage = reply.usage
-        return reply
+        turn = self.turn + 1
+        await self.window.fit(turn)
+        try:
+            return await self._ask(turn, tool_choice, moment)
+        except ModelError as error:
+            too_long = error.failure.kind is FailureKind.context_overflow
+            if not (too_long and await self.window.fit(turn, overflowed=True)):
+                raise
+            return await self._ask(turn, tool_choice, moment)
 
-    def _size(self) -> tuple[int, int]:
-        """Estimate what a call reads and may write, in tokens."""
-        prompt = self.conversation.system_tokens + self.conversation.history_tokens + self.toolbox.tokens
-        params = self.role.params
-        return prompt, params.get("max_tokens") or params.get("max_completion_tokens") or self.model.max_output
-
-    async def _ask(self, tool_choice: Literal["auto", "none"], max_output: int | None) -> Reply:
-        """Ask the model, and record what it says."""
-        self.turn += 1
-        key = record_key(self.path, self.turn, "model")
+    async def _ask(self, turn: int, tool_choice: Literal["auto", "none"], moment: Moment) -> Reply:
+        """Ask the model, and take what it says into the conversation."""
         request = Request(
-            key=key,
+            key=record_key(self.path, turn, "model"),
             messages=self.conversation.messages,
             scratch=self.conversation.scratch,
             tools=self.toolbox.specs,
@@ -133,43 +127,12 @@ class AgentLoop:
             output=self._held_to(tool_choice),
             parallel_tool_calls=self.role.parallel_tool_calls,
             params=self.role.params,
-            max_output=max_output,
             observed=self.context.workspace.without_path(self.conversation.observed()),
         )
-        log, started = self.context.log, time.monotonic()
-        log.add(
-            ModelCalled(
-                path=self.path,
-                key=key,
-                model=self.model.name,
-                messages=len(request.messages),
-                hash=self.conversation.hash,
-                tool_choice=tool_choice,
-                turn=self.turn,
-                system=self.conversation.system_tokens,
-                history=self.conversation.history_tokens,
-                tools=self.toolbox.tokens,
-            )
-        )
-        try:
-            reply = await self.model.generate(request, self._deltas(key) if log.listening else None)
-        except ModelError as error:
-            log.add(ModelFailed(path=self.path, key=key, failure=error.failure, seconds=time.monotonic() - started))
-            raise
-        log.add(
-            ModelReplied(
-                path=self.path,
-                key=key,
-                model=reply.model or self.model.name,
-                finish_reason=reply.finish_reason,
-                usage=reply.usage,
-                seconds=time.monotonic() - started,
-                observed=observed_hash(request.observed),
-                replayed=getattr(self.model, "replayed", False),
-            )
-        )
+        reply = await self.caller.call(request, self.window.weight, moment, self.conversation.hash)
+        self.turn = turn
         if reply.calls or reply.content.strip():
-            self.add(reply.message(), key)
+            self.add(reply.message(), request.key)
         return reply
 
     def _held_to(self, tool_choice: str) -> dict[str, Json] | None:
@@ -178,12 +141,6 @@ class AgentLoop:
             return None
         hands_in = not self.toolbox.specs or self.answers.faults or tool_choice == "none"
         return result_schema(self.output) if hands_in else None
-
-    def _deltas(self, key: str) -> Callable[[Delta], None]:
-        def on_delta(delta: Delta) -> None:
-            self.context.log.add(delta_event(delta, self.path, key))
-
-        return on_delta
 
     # act, observe
 
@@ -291,15 +248,18 @@ class AgentLoop:
 
     def begin(self, prompt: str, examples: Iterable[Message] = ()) -> None:
         """Put the role's prompt, and examples, in front of an empty conversation."""
+        opening = (Message("system", prompt), *examples)
+        self.window.opening = len(opening)
         if not len(self.conversation):
-            for message in (Message("system", prompt), *examples):
+            for message in opening:
                 self.add(message)
 
     def say(self, text: str) -> None:
         """Put a user message in; the next `run` goes on from it."""
         self.answers.restart()
         self.add(Message("user", text))
-        self.context.ledger.set_aside(self.path, self.model, *self._size())
+        prompt = self.caller.meter.tokens(self.window.weight.whole)
+        self.context.ledger.set_aside(self.path, self.model, prompt, self.caller.output)
 
     def give(self, data: str, introduced: str) -> None:
         """Put in what other loops found, behind an introduction; both join the user message before them on the wire."""

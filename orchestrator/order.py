@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from orchestrator.limits import Limits
 from orchestrator.mcp.servers import Servers
 from orchestrator.messages import Json
 from orchestrator.models import Model
+from orchestrator.models.tokens import Meter
 from orchestrator.plan import Delegate
 from orchestrator.profile import Profile
 from orchestrator.resources import Resources
@@ -85,6 +87,8 @@ class House:
     """What tools keep open from run to run."""
     servers: Servers
     """MCP servers, whose tools roles may name."""
+    meters: defaultdict[str, Meter] = field(default_factory=lambda: defaultdict(Meter))
+    """How each model counts tokens, by the endpoint that answers."""
     turns: PerLoop[asyncio.Semaphore] | None = None
     """Hold one to work; None: any number of runs may."""
     limits: Limits | None = None

@@ -67,3 +67,26 @@ class Bm25:
         scores = self.scores(query)
         order = sorted((n for n, score in enumerate(scores) if score), key=lambda n: -scores[n])
         return order[:count]
+
+
+def read_scores(reply: str, number: int) -> list[float]:
+    """Read a model's scores of numbered texts, as `{"1": 0.8, "2": 0.0}`; one that cannot be read keeps its text."""
+    read = {int(n): float(score) for n, score in _SCORE.findall(reply)}
+    return [read.get(n, 1.0) for n in range(1, number + 1)]
+
+
+def gist(text: str, most: int) -> str:
+    """Return so many characters of a text: half of them its beginning, the others of sentences with figures in them."""
+    if len(text) <= most:
+        return text
+    kept, left = [text[: most // 2]], most - most // 2
+    for sentence in _SENTENCE_END.split(text[most // 2 :]):
+        sentence = sentence.strip()
+        if len(sentence) < left and any(map(str.isdigit, sentence)):
+            kept.append(sentence)
+            left -= len(sentence) + 1
+    return "\n".join(kept)
+
+
+_SCORE = re.compile(r'"?(\d{1,4})"?\s*:\s*"?(1(?:\.0+)?|0(?:\.\d+)?)(?![\d.])')
+_SENTENCE_END = re.compile(r"\n|(?<=[。！？；])|(?<=[.!?;])\s")

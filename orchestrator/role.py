@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from orchestrator.addresses import Allowed
 from orchestrator.limits import Limits
@@ -62,6 +62,28 @@ class Example(BaseModel):
         return {subtask["role"] for subtask in self.plan if "role" in subtask}
 
 
+class Fitting(BaseModel):
+    """When a conversation is compacted to fit its model's window, and how."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    compact_at: float = Field(0.7, gt=0, le=0.95)
+    """Part of what a prompt may have (the window without the longest answer) from which on it is compacted."""
+    keep: float = Field(0.4, gt=0, le=0.9)
+    """Part of it that is left then."""
+    how: Literal["summarise", "truncate"] = "summarise"
+    """What becomes of the oldest turns when shorter results are not enough: a summary by the model, or nothing."""
+    relevance: Literal["off", "lexical", "model"] = "off"
+    """Which turns stay then: the latest, or the five that have most to do with the goal, by their words or as the model
+    judges."""
+
+    @model_validator(mode="after")
+    def _leaves_room(self) -> Fitting:
+        if self.keep >= self.compact_at:
+            raise ValueError(f"keep must be less than compact_at, which is {self.compact_at:g}")
+        return self
+
+
 class Role(BaseModel):
     """What one kind of agent is for, may call and may spend; all that makes it differ from another."""
 
@@ -81,6 +103,7 @@ class Role(BaseModel):
     params: dict[str, Any] = {}
     """Generation parameters, over the model's own."""
     limits: Limits = Limits()
+    context: Fitting = Fitting()
     network: Network = Network()
     """What its tools may reach besides what the project and the scenario allow."""
     output: Annotated[dict[str, Any] | None, BeforeValidator(_schema)] = None

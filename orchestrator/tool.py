@@ -135,6 +135,8 @@ class Tool:
     """Whether repetition and failure counters see it."""
     together: Callable[[Sequence[dict[str, Any]], ToolContext], Awaitable[Sequence[ToolResult]]] | None = None
     """Runs a stretch of neighbouring calls of this tool as one."""
+    digest: Callable[[int], str] | None = None
+    """Says in about so many tokens what came of all calls so far; stands for them when they leave the conversation."""
     misused: Callable[[str], str] | None = None
     """Told what was wrong with arguments that could not be bound; returns what the model reads."""
     title: str = ""

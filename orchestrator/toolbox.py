@@ -20,7 +20,7 @@ from orchestrator.failure import Failure, FailureKind
 from orchestrator.fitting import quote
 from orchestrator.images import fit
 from orchestrator.messages import Json, Message, ToolCall, ToolSpec
-from orchestrator.models.tokens import estimate_tokens
+from orchestrator.models.tokens import count
 from orchestrator.redact import redact_json
 from orchestrator.resources import Resources
 from orchestrator.tool import Tool, ToolContext, ToolResult, to_result
@@ -115,8 +115,8 @@ class Toolbox:
         self.resources = Resources()
         """What the loop's tools keep open; whoever runs the loop closes it."""
         self.specs: tuple[ToolSpec, ...] = tuple(tool.spec() for tool in tools.values() if tool.name not in hidden)
-        self.tokens = estimate_tokens(orjson.dumps(self.specs))
-        """Estimate of what the tools weigh in a prompt."""
+        self.counts = count(orjson.dumps(self.specs))
+        """What the tools are made of, as a prompt has them."""
         self.cut_at = min(CUT_AT, window // 2)
         self.image_size = image_size
 
@@ -264,7 +264,7 @@ class Toolbox:
         text, cut, handle = whole, None, None
         if len(whole) > self.cut_at and (job.tool is None or job.tool.cut):
             handle = self.context.workspace.store_output(job.key, whole)
-            text = self._cut(whole, handle)
+            text = cut_text(self.context, whole, handle, self.cut_at)
             cut = f"{self.cut_at} of {len(whole)} characters"
         failure = Failure(job.kind, whole.removeprefix("Error: ")[:500]) if result.error else None
         self.context.log.add(
@@ -284,7 +284,7 @@ class Toolbox:
         shown = text
         sources = job.sources
         if sources and not (job.tool and job.tool.together):  # outcomes have fences of their own
-            shown = self._fenced(text, sources)
+            shown = fence(self.context, text, sources)
         return Observation(
             job.call,
             text,
@@ -297,16 +297,18 @@ class Toolbox:
             failure=failure,
         )
 
-    def _fenced(self, text: str, sources: Sequence[str]) -> str:
-        """Put a fence around what strangers may have written, which the text cannot close."""
-        named = ", ".join(sources).replace('"', "'")
-        return self.context.text("untrusted", source=named, text=text.replace("</untrusted", "<\\/untrusted"))
 
-    def _cut(self, text: str, handle: str) -> str:
-        """Keep head and tail of a long text."""
-        head, tail = self.cut_at * 2 // 3, self.cut_at // 3
-        note = self.context.text("cut", left=len(text) - head - tail, total=len(text), handle=handle)
-        return f"{text[:head]}\n{note}\n{text[-tail:]}"
+def fence(context: RunContext, text: str, sources: Sequence[str]) -> str:
+    """Put a fence around what strangers may have written, which the text cannot close."""
+    named = ", ".join(sources).replace('"', "'")
+    return context.text("untrusted", source=named, text=text.replace("</untrusted", "<\\/untrusted"))
+
+
+def cut_text(context: RunContext, text: str, handle: str, at: int) -> str:
+    """Keep so many characters of a long text, its head and its tail, and say where the whole of it is."""
+    head, tail = at * 2 // 3, at // 3
+    note = context.text("cut", left=len(text) - head - tail, total=len(text), handle=handle)
+    return f"{text[:head]}\n{note}\n{text[len(text) - tail :]}"
 
 
 def _words(error: BaseException) -> str:

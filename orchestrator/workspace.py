@@ -208,6 +208,10 @@ class Workspace:
         replace(self._output(key), text.encode("utf-8", "replace"))
         return OUTPUT_PREFIX + key
 
+    def has_output(self, key: str) -> bool:
+        """Whether a text is kept under this key."""
+        return self._output(key).is_file()
+
     def read_output(self, handle: str) -> str:
         """Return the whole text behind a handle.
 

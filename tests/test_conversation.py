@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from orchestrator.conversation import Conversation
 from orchestrator.events import Compacted, decode, encode
 from orchestrator.messages import Message, MessageRole, ToolCall
+from orchestrator.models.tokens import NOTHING
 
 A, B, C = (ToolCall(id, "look", "{}") for id in "abc")
 
@@ -66,13 +67,13 @@ def test_the_last_text_is_the_last_one_that_is_not_empty() -> None:
 
 def test_the_system_prompt_and_what_follows_are_weighed_apart() -> None:
     conversation = said(Message("system", "x" * 400))
-    system = conversation.system_tokens
-    assert system > 0 == conversation.history_tokens
+    system = conversation.system
+    assert system > NOTHING == conversation.history
     for message in (GOAL, asks(ToolCall("a", "look", '{"name": "' + "x" * 400 + '"}')), answer(A, "x" * 400)):
-        before = conversation.history_tokens
+        before = conversation.history
         conversation.append(message)
-        assert conversation.history_tokens > before
-    assert conversation.system_tokens == system
+        assert conversation.history > before
+    assert conversation.system == system
 
 
 class TestACompaction:
@@ -97,7 +98,7 @@ class TestACompaction:
         assert conversation.keys == ("", "", "ori:4:summary", "", "", "")
         fresh = said(*became)
         assert conversation.hash == fresh.hash
-        assert (conversation.system_tokens, conversation.history_tokens) == (fresh.system_tokens, fresh.history_tokens)
+        assert (conversation.system, conversation.history) == (fresh.system, fresh.history)
 
     def test_what_was_observed_stays_what_it_was_so_that_a_replay_finds_it_again(self) -> None:
         conversation = said(*self.BEFORE[:6])
@@ -138,7 +139,7 @@ def test_it_only_grows_and_can_be_rebuilt_from_its_messages(messages: list[Messa
     assert len(conversation) == len(messages) + 1
     rebuilt = said(*conversation.messages)
     assert rebuilt.hash == conversation.hash != prefix
-    assert (rebuilt.system_tokens, rebuilt.history_tokens) == (
-        conversation.system_tokens,
-        conversation.history_tokens,
+    assert (rebuilt.system, rebuilt.history) == (
+        conversation.system,
+        conversation.history,
     )

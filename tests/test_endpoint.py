@@ -252,7 +252,7 @@ async def test_a_run_hears_of_each_state_once() -> None:
         await route.generate(asking())
     states = [event.state for event in told if isinstance(event, BreakerChanged)]
     assert states == ["open", "half_open", "closed"]
-    assert {event.endpoint for event in told if isinstance(event, BreakerChanged)} == {served.place}
+    assert {event.endpoint for event in told if isinstance(event, BreakerChanged)} == {served.origin}
 
 
 # fallback

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from orchestrator.messages import Message, Reply, Request, ToolSpec
 from orchestrator.models.replies import Assembly, EventSplitter, read_body, read_reply
-from orchestrator.models.tokens import estimate_tokens
 
 TOOLS = tuple(ToolSpec(name, "", {"type": "object"}) for name in ("f", "g"))
 
@@ -158,9 +157,3 @@ def test_events_are_read_wherever_the_stream_is_cut_into_chunks(size: int, newli
     stream, splitter = newline.join(lines), EventSplitter()
     events = [e for i in range(0, len(stream), size) for e in splitter.feed(stream[i : i + size])]
     assert events == [b'{"a":\n"\xe4\xbd\xa0"}', b"[DONE]"]
-
-
-def test_an_estimate_knows_that_chinese_is_not_latin() -> None:
-    assert estimate_tokens("word " * 400) == 500
-    assert 1000 <= estimate_tokens("汉字" * 1000) <= 2000
-    assert estimate_tokens("\ud800") == 1 and estimate_tokens("") == 0

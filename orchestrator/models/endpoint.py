@@ -52,6 +52,11 @@ class Front:
         return self.model.max_output
 
     @property
+    def origin(self) -> str:
+        """Model and server, as messages and events name them."""
+        return getattr(self.model, "origin", self.name)
+
+    @property
     def price(self) -> Price | None:
         """What it costs; None: unknown."""
         return getattr(self.model, "price", None)
@@ -87,11 +92,6 @@ class Endpoint(Front):
         self.attempts, self.when_open, self.fallback = attempts, when_open, fallback
         self.breaker, self.lanes = breaker or Breaker(), lanes or Lanes()
         self.clock, self.sleep = clock, sleep
-
-    @property
-    def place(self) -> str:
-        """Model and server, as events name them."""
-        return getattr(self.model, "origin", self.name)
 
     async def generate(
         self,
@@ -236,7 +236,7 @@ class _Call:
         self._tell_state()
 
     def _tell_state(self) -> None:
-        self.tell(BreakerChanged(endpoint=self.endpoint.place, state=self.endpoint.breaker.state))
+        self.tell(BreakerChanged(endpoint=self.endpoint.origin, state=self.endpoint.breaker.state))
 
     def _say_when(self, state: RetryCallState) -> None:
         key, text = self.request.key, f"{_failure(state).message}; asking again in {state.upcoming_sleep:.1f} s"

@@ -242,7 +242,7 @@ def record(events: Iterable[Event], *, scenario: str = "", note: str = "") -> Re
     for key, replied in replies.items():
         # as `Workspace.without_path` does, so that what is shown is what was hashed
         text = observed[key].replace(workspace, "/workspace") if workspace else observed[key]
-        lines[key] = _line(replied, said.get(key, Message("assistant")), text)
+        lines[key] = _line(replied, said.get(key, Message("assistant", replied.content)), text)
     return Recording(Header(scenario=scenario, model=model, scripted=model == SCRIPTED, note=note), lines)
 
 

@@ -3,21 +3,98 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from math import ceil
+from operator import add, mul
+from string import ascii_letters, digits, punctuation
 
 from pydantic import BaseModel, ConfigDict, Field
 
-_BYTES_PER_TOKEN = 4
 _MILLION = Decimal(1_000_000)
+
+Counts = tuple[int, ...]
+"""What a text is made of: words and letters of ASCII, digits, runs of marks, lines, characters of Chinese, Japanese and
+Korean, other bytes; then messages and images. Sums of them are what longer texts are made of."""
+NOTHING: Counts = (0,) * 9
+_TYPICAL = (0.7, 0.08, 0.8, 0.9, 0.9, 0.9, 0.4, 4.0, 1000.0)
+"""Tokens of each: fitted to five tokenizers (tests/data/token_counts.json), of which CJK weighs 0.58 to 1.12. A message
+has its marks; an image of 1,024 × 1,024 takes 765 tokens from OpenAI, 1,400 from Anthropic."""
+_SPREAD = 3.0
+"""How many times more or less than is typical a model's tokenizer may need."""
+_PACE = 0.5
+"""Part of an error that is corrected at once."""
+_BELIEVED = 0.3
+"""Part of an estimate that one report can be off by; what is more is a server that counts something else."""
+
+_LETTERS, _DIGITS = ascii_letters.encode(), digits.encode()
+_ASCII, _CJK = bytes(range(128)), bytes(range(0xE3, 0xF0))  # lead bytes of U+3000 to U+FFFF
+_AS_WORDS, _AS_MARKS = (
+    bytes.maketrans(bytes(range(256)), bytes(b"a"[0] if byte in kind else b" "[0] for byte in range(256)))
+    for kind in (_LETTERS, punctuation.encode())
+)
+
+
+def count(text: str | bytes, *, messages: int = 0, images: int = 0) -> Counts:
+    """Count what a text is made of; 8 µs for 1,000 letters."""
+    data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+    foreign = b"" if data.isascii() else data.translate(None, _ASCII)
+    cjk = len(foreign) - len(foreign.translate(None, _CJK))
+    return (
+        (b" " + data.translate(_AS_WORDS)).count(b" a"),
+        len(data) - len(data.translate(None, _LETTERS)),
+        len(data) - len(data.translate(None, _DIGITS)),
+        (b" " + data.translate(_AS_MARKS)).count(b" a"),
+        data.count(b"\n"),
+        cjk,
+        len(foreign) - 3 * cjk,
+        messages,
+        images,
+    )
+
+
+def together(*counts: Counts) -> Counts:
+    """Add counts up."""
+    total = NOTHING
+    for one in counts:
+        total = tuple(map(add, total, one))
+    return total
+
+
+class Meter:
+    """Says what counts weigh in the tokens of one model, and learns from what its server reports.
+
+    Each report moves the weights of what was counted, the most of what there was most of, part of the way to where they
+    would have been right (normalized least mean squares). So Chinese text teaches it nothing wrong about English.
+    """
+
+    def __init__(self) -> None:
+        self._each: tuple[float, ...] = _TYPICAL
+
+    def tokens(self, counts: Counts) -> int:
+        """Estimate the tokens of what was counted."""
+        return ceil(sum(map(mul, self._each, counts), 0.0))
+
+    def learn(self, counts: Counts, reported: int) -> None:
+        """Take in what the server says it read."""
+        estimate = sum(map(mul, self._each, counts), 0.0)
+        most = _BELIEVED * estimate
+        error = max(-most, min(most, reported - estimate))
+        shares = [typical * typical * number for typical, number in zip(_TYPICAL, counts, strict=True)]
+        step = _PACE * error / (sum(map(mul, shares, counts)) or 1)
+        self._each = tuple(
+            max(typical / _SPREAD, min(typical * _SPREAD, each + step * share))
+            for typical, each, share in zip(_TYPICAL, self._each, shares, strict=True)
+        )
 
 
 def estimate_tokens(text: str | bytes) -> int:
-    """Estimate the tokens of a text in any script.
+    """Estimate the tokens of a text in any script, for a model of which nothing is known."""
+    return Meter().tokens(count(text))
 
-    A quarter of its UTF-8 bytes: that is 4 characters a token for English, 2 for Cyrillic, 1.3 for Chinese and
-    Japanese, 1 for emoji, close to what tokenizers do, and as fast as encoding the text.
-    """
-    data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
-    return -(-len(data) // _BYTES_PER_TOKEN)
+
+def portion(text: str, tokens: int) -> int:
+    """Return how many of a text's characters weigh so many tokens, at least one."""
+    whole = estimate_tokens(text)
+    return max(1, len(text) if whole <= tokens else len(text) * tokens // whole)
 
 
 class Price(BaseModel):
