@@ -9,7 +9,8 @@
     ├── LoopStopped      the engine: the loop that made this call ends now; carries a `Failure`
     ├── OutOfBudget      the engine: the loop cannot make another model call; it sums up or ends
     ├── RunStopped       the engine: the whole run ends now; carries a `Failure`
-    └── JournalError     the operator: the log cannot be written or read
+    ├── JournalError     the operator: the log cannot be written or read
+    └── MemoryStoreError the operator: what outlives runs cannot be written or read
 
 A message names the value, the place, the nearest right value and the next move.
 """
@@ -125,6 +126,10 @@ class RunStopped(OriError):
 
 class JournalError(OriError):
     """The log cannot be written, or a stored row cannot be read."""
+
+
+class MemoryStoreError(OriError):
+    """Memories cannot be written or read."""
 
 
 def nearest(value: str, allowed: Iterable[str]) -> str:

@@ -5,13 +5,21 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 _CJK = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]+")
 _WORD = re.compile(r"[A-Z]+(?![^\W\d_A-Z])|[^\W\d_][^\W\d_A-Z]*|\d+")
 """A word, a number, or a part of an identifier: `readCSVFile` and `read_csv_file` are the same three words."""
 _ENDINGS = re.compile(r"(?<=[^\W\d_]{3})(?:ing|ed|es|s|e)$")
 """What words of the same stem differ in, roughly: `files`, `filed` and `filing` meet."""
+_FUNCTION_WORDS = frozenset(
+    re.findall(
+        r"\w+",
+        "a an and are as at be but by can do does for from has have how i if in into is it its me my no not of on or"
+        " our so than that the their them then there they this to was we were what when where which who will with you",
+    )
+)
+"""Words that say nothing of what a text is about."""
 _K1, _B = 1.2, 0.75
 """Of BM25, as Robertson and Zaragoza (2009) recommend where nothing was tuned."""
 
@@ -31,7 +39,8 @@ def _terms(text: str, *, stem: bool) -> Iterator[str]:
         yield from (run[i : i + 2] for i in range(len(run) - 1)) if len(run) > 1 else run
     for word in _WORD.findall(_CJK.sub(" ", text)):
         word = word.lower()
-        yield _ENDINGS.sub("", word) if stem else word
+        if word not in _FUNCTION_WORDS:
+            yield _ENDINGS.sub("", word) if stem else word
 
 
 class Bm25:
@@ -39,9 +48,11 @@ class Bm25:
 
     Args:
         documents: Their texts.
+        rarity: How much a term tells, where these are only some of the documents; None: as rare as it is in them.
     """
 
-    def __init__(self, documents: Sequence[str]) -> None:
+    def __init__(self, documents: Sequence[str], rarity: Callable[[str], float | None] | None = None) -> None:
+        self._rarity = rarity or self._rarity_here
         counts = [Counter(terms(document)) for document in documents]
         lengths = [count.total() for count in counts]
         mean = sum(lengths) / len(lengths) if any(lengths) else 1.0
@@ -56,11 +67,14 @@ class Bm25:
         """Return how well each document answers a query, in their order; 0 where no word is shared."""
         scores = [0.0] * self._size
         for term in set(terms(query)):
-            found = self._weights.get(term, ())
-            rarity = math.log(1 + (self._size - len(found) + 0.5) / (len(found) + 0.5))
-            for number, weight in found:
+            rarity = self._rarity(term) or 0.0
+            for number, weight in self._weights.get(term, ()):
                 scores[number] += rarity * weight
         return scores
+
+    def _rarity_here(self, term: str) -> float:
+        found = len(self._weights.get(term, ()))
+        return math.log(1 + (self._size - found + 0.5) / (found + 0.5))
 
     def best(self, query: str, count: int) -> list[int]:
         """Return the numbers of the documents that answer a query best, the best first; none that shares no word."""
