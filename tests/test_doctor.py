@@ -259,7 +259,7 @@ class TestTheCommand:
         data = json.loads(capsys.readouterr().out)
         assert data["suggested"] == {}
         assert (data["model"]["name"], data["model"]["tools"], data["model"]["window"]) == ("qwen", "calls", 4096)
-        assert set(data) == {"model", "suggested", "project", "installed"}
+        assert set(data) == {"model", "suggested", "project", "tools"}
 
     async def test_its_status_says_whose_turn_it_is(
         self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import PurePosixPath
 
-from orchestrator import ToolContext, ToolError, ToolResult, tool
+from orchestrator import ToolContext, ToolError, ToolResult, Toolset, tool
+from orchestrator.extras import not_installed
 from orchestrator.tables import Rows, query_in_thread
 
 SECONDS = 30.0
 SHOWN_ROWS = 200
+
+toolset = Toolset(missing=lambda settings: not_installed("tables", "duckdb", "python_calamine"))
 
 
 @tool(effect="idempotent", timeout=SECONDS + 5)

@@ -8,7 +8,6 @@ import sys
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,8 +25,6 @@ _SMALL = 9
 _SMALL_WINDOW = 8_192
 _OURS = frozenset({FailureKind.auth, FailureKind.not_json})
 """Failures that mostly come from settings."""
-_EXTRAS = {"tables": ("duckdb", "python_calamine")}
-"""What the tools of today need besides the core, by the extra that installs it."""
 
 Rows = Mapping[str, str]
 
@@ -35,7 +32,7 @@ Rows = Mapping[str, str]
 def doctor(args: Namespace) -> Report:
     """Say what works: the model's server, the project, what is installed."""
     settings = load_settings(args.project)
-    around = {"project": _project(args.project, settings), "installed": _installed()}
+    around = {"project": _project(args.project, settings), "tools": _tools(args.project, settings)}
     try:
         model = settings.model(args.model)
     except ConfigError as error:
@@ -86,11 +83,16 @@ async def _log(folder: Path, settings: Settings) -> str:
     return f"{getattr(journal, 'path', 'in memory')} ({len(runs)} runs)"
 
 
-def _installed() -> Rows:
-    return {
-        extra: "yes" if all(map(find_spec, names)) else f"no; pip install 'ori-orchestrator[{extra}]'"
-        for extra, names in _EXTRAS.items()
-    }
+def _tools(folder: Path, settings: Settings) -> Rows:
+    """Say of each tool file whether its tools can be offered, and if not, what mends that."""
+    from orchestrator.catalog import Catalog
+
+    catalog = Catalog.from_project(folder, settings=settings)
+    rows = {str(error.file): str(error) for error in catalog.unreadable}
+    for name in catalog.tool_names:
+        tool = catalog.tool(name)
+        rows[Path(tool.source).stem] = tool.missing() or "ready"
+    return rows
 
 
 # what suits a model

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from orchestrator.events import ArtifactStored
-from orchestrator.tool import ToolContext, ToolResult, to_result
-from orchestrator.toolfiles import load
+from orchestrator.resources import Resources
+from orchestrator.sandbox.guard import AddressGuard
+from orchestrator.settings import Settings
+from orchestrator.tool import Scope, Tool, ToolContext, ToolResult, to_result
+from orchestrator.toolfiles import ToolFolder
 from orchestrator.workspace import Workspace
 
 TOOLS = Path(__file__).resolve().parent.parent.parent / "tools"
@@ -22,7 +26,16 @@ class Bench:
         self.workspace = Workspace(folder / "我的 项目" / "ws", folder / "home")
         self.variables: dict[str, Any] = {}
         self.stored: list[ArtifactStored] = []
-        self.tools = {name: tool for file in sorted(TOOLS.glob("*.py")) for name, tool in load(file).items()}
+        self.network = AddressGuard()
+        self.resources = Resources()
+        """What tools keep open; all scopes are one here."""
+        self.tools: dict[str, Tool] = {}
+        self.configure()
+
+    def configure(self, **tools: dict[str, Any]) -> None:
+        """Say what `ori.yaml` would say of toolsets."""
+        folder = ToolFolder(TOOLS, Settings(tools=tools))
+        self.tools = {name: tool for file in folder.files for name, tool in folder.load(file).items()}
 
     @property
     def root(self) -> Path:
@@ -34,6 +47,7 @@ class Bench:
         file.write_bytes(content.encode() if isinstance(content, str) else content)
 
     async def __call__(self, tool: str, *, loop: str = "ori/a", **arguments: Any) -> ToolResult:
+        made = self.tools[tool]
         context = ToolContext(
             run_id="run",
             path=loop,
@@ -42,8 +56,10 @@ class Bench:
             deps=None,
             variables=self.variables,
             read_output=self.workspace.read_output,
+            settings=made.settings,
+            network=self.network,
+            scopes=dict.fromkeys(get_args(Scope), self.resources),
         )
-        made = self.tools[tool]
         return to_result(await made.invoke(made.validate(arguments), context))
 
     async def text(self, tool: str, **arguments: Any) -> str:
@@ -51,5 +67,7 @@ class Bench:
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(tmp_path)
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    made = Bench(tmp_path)
+    async with made.resources:
+        yield made
