@@ -97,9 +97,12 @@ async def run(plan: Plan, slots: Slots, execute: Execute, skip: Callable[[Subtas
 
     async def one(subtask: Subtask, ticket: Ticket) -> None:
         await ticket.granted.wait()
+        async with starting:  # one in a turn of the event loop: many starts in one would keep it from all else
+            await asyncio.sleep(0)
         plan.outcomes[subtask.id] = await execute(subtask, ticket)
         launch()  # before the slot goes back: what became ready competes for it
 
+    starting = asyncio.Lock()
     try:
         async with asyncio.TaskGroup() as group:
             launch()
