@@ -57,6 +57,8 @@ class Answers:
     """What came of the last call."""
     succeeded: bool = False
     """A call went well."""
+    failure: Failure | None = None
+    """Of the last call that did not."""
     faults: list[str] = field(default_factory=list)
     """Of the structured results so far: where each one did not fit."""
     _asked: set[str] = field(default_factory=set)
@@ -76,6 +78,7 @@ class Answers:
         for observation in observations:
             self.last = observation
             self.succeeded |= observation.ok
+            self.failure = observation.failure or self.failure
 
     def judge(self, reply: Reply) -> Ending | str:
         """Return how a reply without calls ends the loop, or what to tell the model so that it goes on."""

@@ -8,13 +8,14 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Literal
 
 from orchestrator.errors import ConfigError, nearest
-from orchestrator.events import VariableSet
+from orchestrator.events import MessageAppended, VariableSet
 from orchestrator.ledger import Ledger
 from orchestrator.limits import Deadline, Limits
 from orchestrator.mcp.servers import Offer
-from orchestrator.messages import Json
+from orchestrator.messages import Json, Message
 from orchestrator.models import Model
 from orchestrator.models.tokens import Meter
+from orchestrator.past import Past
 from orchestrator.plan import FormattedGoal
 from orchestrator.profile import Profile
 from orchestrator.redact import redact_json
@@ -27,6 +28,7 @@ from orchestrator.tool import Scope, Tool
 
 if TYPE_CHECKING:
     from orchestrator.catalog import Catalog
+    from orchestrator.conversation import Conversation
     from orchestrator.journal.log import RunLog
     from orchestrator.workspace import Workspace
 
@@ -34,9 +36,9 @@ if TYPE_CHECKING:
 class Variables(MutableMapping[str, Json]):
     """The run's variables; every change is an event, so that a resumed run has them again."""
 
-    def __init__(self, log: RunLog, redact: Callable[[str], str]) -> None:
+    def __init__(self, log: RunLog, redact: Callable[[str], str], values: Mapping[str, Json]) -> None:
         self._log, self._redact = log, redact
-        self._values: dict[str, Json] = {}
+        self._values = dict(values)
 
     def __getitem__(self, name: str) -> Json:
         return self._values[name]
@@ -47,7 +49,7 @@ class Variables(MutableMapping[str, Json]):
 
     def __delitem__(self, name: str) -> None:
         del self._values[name]
-        self._log.add(VariableSet(name=name, value=None))
+        self._log.add(VariableSet(name=name, value=None, deleted=True))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)
@@ -96,8 +98,17 @@ class RunContext:
     params: Mapping[str, Json] = field(default_factory=dict)
     preview: bool = False
     """Stop at the first accepted plan."""
+    past: Past = field(default_factory=Past)
+    """What was done before the run was interrupted; empty in a new one."""
+    schemas: Mapping[str, Any] = field(default_factory=dict)
+    """How tools were described when the run began; those that are not in it are as today."""
     constraints: tuple[str, ...] = ()
     formatted_goal: FormattedGoal | None = None
+
+    def say(self, conversation: Conversation, path: str, message: Message, key: str = "") -> None:
+        """Put a message into the conversation of the loop at `path`, and record it."""
+        message = conversation.append(message, key)
+        self.log.add(MessageAppended(path=path, key=key, message=message, hash=conversation.hash))
 
     def text(self, name: str, **values: object) -> str:
         """Return one of the engine's own texts, filled in."""

@@ -65,6 +65,12 @@ class Planner:
     ticket: Ticket | None = None
     plan: Plan = field(default_factory=Plan)
     rejected: int = 0
+    open: PlanAdded | None = None
+    """What was added last, until its outcomes are told."""
+
+    def __post_init__(self) -> None:
+        if past := self.context.past.plans.get(self.path):
+            self.plan, self.rejected, self.open = past.plan, past.rejected, past.open
 
     @property
     def tools(self) -> set[str]:
@@ -108,38 +114,47 @@ class Planner:
         Raises:
             LoopStopped: The plan does not fit the run (an unknown role, a circle, …).
         """
-        try:
-            addition = self.plan.check(self._subtasks(call), self._rules(self.context.tool_names))
-        except PlanFaults as faults:
-            message = f"the plan of {scenario or 'the file'} is wrong: " + "; ".join(faults.faults)
-            raise LoopStopped("plan_invalid", Failure(FailureKind.bad_model_output, message)) from None
-        self._add(addition, call, call.template or scenario)
-        await self._run()
-        return self._table(addition.ids)
+        if self.open is None:
+            try:
+                addition = self.plan.check(self._subtasks(call), self._rules(self.context.tool_names))
+            except PlanFaults as faults:
+                message = f"the plan of {scenario or 'the file'} is wrong: " + "; ".join(faults.faults)
+                raise LoopStopped("plan_invalid", Failure(FailureKind.bad_model_output, message)) from None
+            self._add(addition, call, [addition.ids], call.template or scenario)
+        [ids] = await self._outcomes()
+        return self._table(ids)
 
     async def _invoke(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
         return (await self._delegate([arguments], context))[0]
 
     async def _delegate(self, calls: Sequence[dict[str, Any]], context: ToolContext) -> list[ToolResult]:
         """Take neighbouring calls as one addition, run it, and give each call its own outcomes."""
-        plans: list[Delegate] = [arguments["call"] for arguments in calls]
+        if self.open is None:
+            try:
+                self._accept([arguments["call"] for arguments in calls])
+            except PlanFaults as faults:
+                text = self._reject(faults.faults, faults.corrected)
+                return [ToolResult(f"Error: {text}", error=True) for _ in calls]
+        assert self.open is not None
+        if self.context.preview:
+            accepted = _whole(self.open).model_dump(mode="json", exclude_defaults=True)
+            return [ToolResult("the plan is accepted", accepted, final=True) for _ in calls]
+        notes = self.open.mended
+        return [self._result(ids, notes) for ids in await self._outcomes()]
+
+    def _accept(self, plans: Sequence[Delegate]) -> None:
+        """Take neighbouring calls in as one addition.
+
+        Raises:
+            PlanFaults: It has faults.
+        """
         for plan in plans:
             self.context.log.add(PlanProposed(path=self.path, plan=plan.model_dump(mode="json", exclude_defaults=True)))
-        try:
-            asked = [self._subtasks(plan) for plan in plans]
-            addition = self.plan.check([s for subtasks in asked for s in subtasks], self._rules(self.tools))
-        except PlanFaults as faults:
-            text = self._reject(faults.faults, faults.corrected)
-            return [ToolResult(f"Error: {text}", error=True) for _ in calls]
-        joint = _joint(plans, addition.new)
-        notes, opened = self._add(addition, joint, next((p.template for p in plans if p.template), None))
-        if self.context.preview:
-            accepted = joint.model_dump(mode="json", exclude_defaults=True)
-            return [ToolResult("the plan is accepted", accepted, final=True) for _ in calls]
-        await self._run()
+        asked = [self._subtasks(plan) for plan in plans]
+        addition = self.plan.check([s for subtasks in asked for s in subtasks], self._rules(self.tools))
         ids = [[s.id for s in subtasks] for subtasks in asked]
-        ids[-1] += opened
-        return [self._result(some, notes) for some in ids]
+        template = next((plan.template for plan in plans if plan.template), None)
+        self._add(addition, _joint(plans, addition.new), ids, template)
 
     def _subtasks(self, call: Delegate) -> tuple[Subtask, ...]:
         if call.template is None:
@@ -158,27 +173,41 @@ class Planner:
         files = {file.path for file in self.context.workspace.files()}
         return Rules(self.roles, tools, self.context.limits.max_subtasks, files, wrong_schema)
 
-    def _add(self, addition: Addition, call: Delegate, template: str | None) -> tuple[tuple[str, ...], list[str]]:
-        """Take a checked plan in; return what was changed in it, and which earlier subtasks open again."""
+    def _add(self, addition: Addition, call: Delegate, asked: Sequence[Sequence[str]], template: str | None) -> None:
+        """Take a checked plan in, and record it.
+
+        Args:
+            addition: The plan.
+            call: What it says besides the subtasks.
+            asked: Ids that each call asked for; the last one is told of earlier subtasks that open again, too.
+            template: Where the plan comes from.
+        """
         constraints, notes = _quotes(call.constraints, self.context.goal)
         self.context.constraints = tuple(dict.fromkeys((*self.context.constraints, *constraints)))
         if call.formatted_goal and self.context.formatted_goal is None:
             self.context.formatted_goal = call.formatted_goal
         opened = self.plan.add(addition)
         self.rejected = 0
-        mended = (*addition.mended, *notes)
-        self.context.log.add(
+        self.open = self.context.log.add(
             PlanAdded(
                 path=self.path,
                 subtasks=tuple(s.model_dump(mode="json") for s in addition.new),
+                asked=(*map(tuple, asked[:-1]), (*asked[-1], *opened)),
                 reused=addition.reused,
                 replaced={s.replaces: s.id for s in addition.new if s.replaces},
-                mended=mended,
+                mended=(*addition.mended, *notes),
+                constraints=tuple(constraints),
                 formatted_goal=call.formatted_goal.model_dump(mode="json") if call.formatted_goal else None,
                 template=template,
             )
         )
-        return mended, opened
+
+    async def _outcomes(self) -> tuple[tuple[str, ...], ...]:
+        """Run the plan until it is quiet, and return whose outcomes each call gets."""
+        assert self.open is not None
+        await self._run()
+        asked, self.open = self.open.asked, None
+        return asked
 
     async def _run(self) -> None:
         async def execute(subtask: Subtask, ticket: Ticket) -> Outcome:
@@ -314,6 +343,13 @@ def _joint(calls: Sequence[Delegate], subtasks: tuple[Subtask, ...]) -> Delegate
         subtasks=subtasks,
         constraints=tuple(c for call in calls for c in call.constraints),
         formatted_goal=next((c.formatted_goal for c in calls if c.formatted_goal), None),
+    )
+
+
+def _whole(added: PlanAdded) -> Delegate:
+    """Return a plan that was added as one call."""
+    return Delegate.model_validate(
+        {"subtasks": added.subtasks, "constraints": added.constraints, "formatted_goal": added.formatted_goal}
     )
 
 

@@ -17,7 +17,7 @@ from pydantic import BaseModel, Field, TypeAdapter
 
 from orchestrator.failure import Failure
 from orchestrator.messages import Delta, Message, Usage
-from orchestrator.results import Outcome, RunResult
+from orchestrator.results import Outcome, RunResult, StopReason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,9 +51,15 @@ class RunStarted(Event):
     roles: dict[str, Any]
     """Every role of the run by name, as `Role.model_dump()`."""
     tools: dict[str, Any]
-    """JSON Schema of every tool that a role of the run names."""
+    """`description` and `parameters` of every tool that a role of the run names."""
     models: dict[str, str]
     """Model name by key of `ori.yaml`."""
+    order: dict[str, Any] = field(default_factory=dict)
+    """The rest of what the run was asked to do, as `Order.frozen()`."""
+    delegable: tuple[str, ...] = ()
+    """Roles that planners may use."""
+    read_only: tuple[str, ...] = ()
+    """Files of the workspace that no loop may change."""
     scenario: str | None = None
     session: str | None = None
     user: str | None = None
@@ -65,6 +71,29 @@ class RunEnded(Event):
 
     type: Literal["run.ended"] = "run.ended"
     result: RunResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResumed(Event):
+    """A run that was interrupted, or had ended, goes on."""
+
+    type: Literal["run.resumed"] = "run.resumed"
+    reused: int
+    """Finished model and tool calls that are not made again."""
+    again: int
+    """Calls that were begun, and are made anew."""
+    paid_twice: int
+    """Model calls among them, which the model's server may have finished, and billed."""
+    changed: tuple[str, ...] = ()
+    """Files of the workspace that are not as the log says."""
+    message: str | None = None
+    """What the user added."""
+    limits: dict[str, Any] = field(default_factory=dict)
+    """With the fields below: what loops that begin from now on are, where today's files are used."""
+    roles: dict[str, Any] = field(default_factory=dict)
+    tools: dict[str, Any] = field(default_factory=dict)
+    models: dict[str, str] = field(default_factory=dict)
+    delegable: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,14 +119,22 @@ class PlanAdded(Event):
     type: Literal["plan.added"] = "plan.added"
     subtasks: tuple[dict[str, Any], ...]
     """The new ones, as `Subtask.model_dump()`."""
+    asked: tuple[tuple[str, ...], ...] = ()
+    """Ids whose outcomes each of the calls gets."""
     reused: tuple[str, ...] = ()
     """Ids that were named again and whose results stand."""
     replaced: dict[str, str] = field(default_factory=dict)
     """New id by the id that it replaces."""
     mended: tuple[str, ...] = ()
     """What was put right without asking, a sentence each."""
+    constraints: tuple[str, ...] = ()
+    """Words of the goal that every worker is given from now on."""
     formatted_goal: dict[str, Any] | None = None
     template: str | None = None
+
+
+Way = Literal["first", "again", "fallback"]
+"""What an attempt at a subtask is: the first one, the same again, or what the plan names for when that fails."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +146,16 @@ class SubtaskStarted(Event):
     role: str
     goal: str
     attempt: int = 1
+    way: Way = "first"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopClosing(Event):
+    """A loop has reached a limit and is asked to sum up."""
+
+    type: Literal["loop.closing"] = "loop.closing"
+    stop_reason: StopReason
+    why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,6 +259,12 @@ class ToolReturned(Event):
     handle: str | None = None
     """Where the whole of a cut observation can be read."""
     failure: Failure | None = None
+    counted: bool = True
+    """Whether repetition and failure counters see it."""
+    final: bool = False
+    """The loop ends with it."""
+    value: Any = None
+    """What programs read, where one does: a result that is final, or of a subtask without a model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,6 +298,7 @@ class VariableSet(Event):
     type: Literal["variable.set"] = "variable.set"
     name: str
     value: Any
+    deleted: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -391,10 +445,12 @@ PASSING: tuple[type[Event], ...] = (TextDelta, ReasoningDelta, CallDelta, ToolPr
 AnyEvent = Union[  # noqa: UP007 - built at run time for the decoder
     RunStarted,
     RunEnded,
+    RunResumed,
     PlanProposed,
     PlanRejected,
     PlanAdded,
     SubtaskStarted,
+    LoopClosing,
     SubtaskWaiting,
     SubtaskEnded,
     MessageAppended,

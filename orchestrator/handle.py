@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from pydantic import ValidationError
 
@@ -18,8 +18,8 @@ from orchestrator.answers import Ending, by_outcomes
 from orchestrator.context import RunContext, Variables
 from orchestrator.delegate import NAME as DELEGATE
 from orchestrator.delegate import Planner
-from orchestrator.errors import ConfigError, LoopStopped, OriError, RunStopped
-from orchestrator.events import Event, RunEnded, RunStarted, Warned
+from orchestrator.errors import ConfigError, JournalError, LoopStopped, OriError, RunStopped
+from orchestrator.events import Event, RunEnded, RunResumed, RunStarted, Warned
 from orchestrator.failure import Failure, FailureKind
 from orchestrator.journal.log import RunLog, Subscription
 from orchestrator.ledger import Ledger
@@ -29,7 +29,9 @@ from orchestrator.models import Model
 from orchestrator.models.endpoint import Endpoint
 from orchestrator.models.route import Route
 from orchestrator.models.tokens import Meter
-from orchestrator.order import House, Order, named_as_targets
+from orchestrator.order import House, Order, Resumption, named_as_targets
+from orchestrator.past import Past
+from orchestrator.plan import FormattedGoal
 from orchestrator.profile import PROFILES, Profile
 from orchestrator.resources import Resources
 from orchestrator.results import RunResult, RunStatus, StopReason
@@ -39,20 +41,27 @@ from orchestrator.schema import wrong_schema
 from orchestrator.subtask import Workers
 from orchestrator.workspace import Workspace
 
+_CAN_GO_ON: tuple[StopReason, ...] = ("cancelled", "model_unavailable", "needs_person", "bug")
+"""How a run can have ended and yet be resumed: what stopped it may be over."""
+
 
 class RunHandle:
     """One run. Entering it with `async with` starts the run, leaving it early stops it; `async for` gives its events.
 
     Args:
         house: What it shares with other runs.
-        order: What it is asked to do.
+        order: What it is asked to do, anew or to a run of the log.
         passing: Whether its events include passing ones, such as text as it arrives.
         followed: Whether it has events to iterate over; without them a turn is cheaper.
     """
 
-    def __init__(self, house: House, order: Order, *, passing: bool = False, followed: bool = True) -> None:
-        self.run_id = time.strftime("%y%m%d-%H%M%S-") + secrets.token_hex(4)
-        self.order = order
+    def __init__(
+        self, house: House, order: Order | Resumption, *, passing: bool = False, followed: bool = True
+    ) -> None:
+        self._resumed = order if isinstance(order, Resumption) else None
+        self.run_id = order.run if isinstance(order, Resumption) else _new_id()
+        self.order = order if isinstance(order, Order) else Order(goal="")  # the log knows it
+        self._past = Past()
         self._house = house
         self._home = house.home / "runs" / self.run_id
         self.passing = passing
@@ -76,19 +85,24 @@ class RunHandle:
         """Check the order and start.
 
         Raises:
-            ConfigError: The run cannot start: an empty goal, a missing input, a wrong role or template, no model.
+            ConfigError: The run cannot start: an empty goal, a missing input, a wrong role or template, no model; or
+                it cannot go on: there is nothing left to do.
+            JournalError: The log cannot be written; or there is no such run, or somebody else works on it.
         """
         try:
             await self._stack.enter_async_context(self._house.open())
             await self._stack.enter_async_context(self._house.journal.own(self.run_id))
+            if self._resumed:
+                await self._read(self._resumed)
             context = await self._context()
             if self._followed:
                 self._events = self._log.subscribe(passing=self.passing)
-            self._log.add(self._started(context))
+            self._log.add(self._going_on(context) if self._resumed else self._started(context))
             for error in self._house.catalog.unreadable:
                 self._log.add(Warned(text=f"tools are missing: {error}"))
             for text in context.offer.missing:
                 self._log.add(Warned(text=text))
+            await self._log.commit()
             await self._stack.enter_async_context(self._resources)
             group = await self._stack.enter_async_context(asyncio.TaskGroup())
             self._task = group.create_task(self._run(context), name=self.run_id)
@@ -143,36 +157,47 @@ class RunHandle:
 
     async def _context(self) -> RunContext:
         """Check everything that the order names, before the first event."""
-        order, house = self.order, self._house
+        order, house, past = self.order, self._house, self._past
+        frozen = None if self._resumed and self._resumed.refresh else past.frozen
         if not order.goal.strip():
             raise ConfigError("the goal is empty; say in words what you want")
         if order.schema is not None and (fault := wrong_schema(order.schema)):
             raise ConfigError(f"output is no JSON Schema: {fault[0]}")
-        roles, planned = self._roles(), [*(order.plan.subtasks if order.plan else ())]
+        roles = {n: Role.model_validate(r) for n, r in frozen.roles.items()} if frozen else self._roles()
+        planned = [*(order.plan.subtasks if order.plan else ())]
         if DELEGATE in roles[order.root].tools:  # what is wrong with a template is told before anything runs
             planned += [subtask for template in house.catalog.templates() for subtask in template.subtasks]
         named = {name for role in roles.values() for name in role.tools} | {s.tool for s in planned if s.tool}
         offer = await house.servers.offer(named)
         roles = {name: offer.to(role) for name, role in roles.items()}
-        limits = Limits.combine(house.limits, order.limits)
+        limits = Limits.model_validate(frozen.limits) if frozen else Limits.combine(house.limits, order.limits)
         workspace = Workspace(self.workspace, self._home)
-        targets = {*order.targets, *named_as_targets(order.goal, (Path(path).name for path in order.inputs))}
-        workspace.copy_inputs(order.inputs, order.base, targets)
+        if past.started:
+            workspace.restore(past.started.read_only, past.changes)
+        else:
+            targets = {*order.targets, *named_as_targets(order.goal, (Path(path).name for path in order.inputs))}
+            workspace.copy_inputs(order.inputs, order.base, targets)
+        for key, name in (frozen.models if frozen else {}).items():
+            if (today := self._model(key)[0].name) != name:
+                raise ConfigError(
+                    f"run {self.run_id} began with {name!r} as its model {key!r}, which is {today!r} now; "
+                    "put it back, or resume with `--refresh`"
+                )
         return RunContext(
             run_id=self.run_id,
             goal=order.goal,
-            date=time.strftime("%Y-%m-%d", time.localtime(self._log.now())),
+            date=time.strftime("%Y-%m-%d", time.localtime(past.started.at if past.started else self._log.now())),
             log=self._log,
             catalog=house.catalog,
             roles=roles,
-            delegable=tuple(name for name in self._delegable() if name in roles),
+            delegable=frozen.delegable if frozen else tuple(name for name in self._delegable() if name in roles),
             models=self._model,
             limits=limits,
             ledger=self._ledger(Limits.combine(limits, roles[order.root].limits)),
-            deadline=Deadline.after(time.monotonic(), limits.time),
+            deadline=self._deadline(limits),
             slots=Slots(limits.max_parallel),
             workspace=workspace,
-            variables=Variables(self._log, house.redact),
+            variables=Variables(self._log, house.redact, past.variables),
             threads=house.threads,
             meters=defaultdict(Meter) if order.model else house.meters,  # a replay counts as the first run did
             scopes={"run": self._resources, "orchestrator": house.resources.get()},
@@ -182,11 +207,19 @@ class RunHandle:
             deps=house.deps,
             params=order.params,
             preview=order.preview,
+            constraints=past.constraints,
+            formatted_goal=FormattedGoal.model_validate(past.formatted_goal) if past.formatted_goal else None,
+            past=past,
+            schemas=frozen.tools if frozen else {},
         )
 
     def _ledger(self, limits: Limits) -> Ledger:
         replays = getattr(self.order.model, "replayed", False)  # nobody pays for what is replayed
-        return Ledger(limits, self.order.root, self._log, None if replays else self._house.today)
+        today = None if replays else self._house.today
+        return Ledger(limits, self.order.root, self._log, today, spent=self._past.usage)
+
+    def _deadline(self, limits: Limits) -> Deadline:
+        return Deadline.after(time.monotonic() - self._past.active(), limits.time)
 
     def _delegable(self) -> Sequence[str]:
         return self.order.roles or self._house.roles or self._house.catalog.role_names
@@ -249,19 +282,59 @@ class RunHandle:
         await self._log.commit()
         return result
 
+    async def _read(self, resumed: Resumption) -> None:
+        """Read what the run was asked and has done.
+
+        Raises:
+            ConfigError: It cannot go on in this way.
+        """
+        past = self._past = Past.of(await self._house.journal.events(self.run_id))
+        if past.started is None:
+            raise JournalError(f"the log of run {self.run_id} does not begin with its start")
+        if resumed.message is not None and past.ended is None:
+            raise ConfigError(f"run {self.run_id} has not ended; resume it first, without a message")
+        if resumed.message is None and past.ended and past.ended.result.stop_reason not in _CAN_GO_ON:
+            status = past.ended.result.status
+            raise ConfigError(f"run {self.run_id} has ended ({status}); only a message can make it go on")
+        self.order = Order.of(past.started)
+        self._log.go_on(past.seq, past.at)
+
+    def _going_on(self, context: RunContext) -> RunResumed:
+        past, resumed = self._past, self._resumed
+        assert resumed is not None
+        calls = [intent for intent in past.intents.values() if intent.name != DELEGATE]
+        return RunResumed(
+            reused=past.replies + len(past.returned),
+            again=len(past.called) + len(calls),
+            paid_twice=len(past.called),
+            changed=context.workspace.changed(),
+            message=resumed.message,
+            **(self._frozen(context) if resumed.refresh else {}),
+        )
+
+    def _frozen(self, context: RunContext) -> dict[str, Any]:
+        """Return what loops are made from, as it is now."""
+        names = {name for role in context.roles.values() for name in role.tools} - {DELEGATE}
+        tools = {name: context.tool(name) for name in sorted(names)}
+        return {
+            "limits": context.limits.model_dump(mode="json", exclude_unset=True),
+            "roles": {name: role.frozen() for name, role in context.roles.items()},
+            "tools": {n: {"description": t.description, "parameters": dict(t.parameters)} for n, t in tools.items()},
+            "models": {key: context.models(key)[0].name for key in sorted({r.model for r in context.roles.values()})},
+            "delegable": context.delegable,
+        }
+
     def _started(self, context: RunContext) -> RunStarted:
         order = self.order
-        names = {name for role in context.roles.values() for name in role.tools} - {DELEGATE}
         return RunStarted(
             goal=order.goal,
             root=order.root,
             params=dict(order.params),
             inputs=tuple(str(path) for path in order.inputs),
             workspace=str(self.workspace),
-            limits=context.limits.model_dump(mode="json"),
-            roles={name: role.model_dump(mode="json") for name, role in context.roles.items()},
-            tools={name: dict(context.tool(name).parameters) for name in sorted(names)},
-            models={key: context.models(key)[0].name for key in sorted({r.model for r in context.roles.values()})},
+            order=order.frozen(),
+            read_only=context.workspace.read_only,
+            **self._frozen(context),
             scenario=order.scenario,
             session=order.session,
             user=order.user,
@@ -277,7 +350,7 @@ class RunHandle:
         if turns.locked():
             self._log.add(Warned(text="waiting: as many runs are at work as `max_runs` allows"))
         async with turns:
-            context.deadline = Deadline.after(time.monotonic(), context.limits.time)
+            context.deadline = self._deadline(context.limits)
             yield
 
     async def _solve(self, context: RunContext, workers: Workers) -> Ending:
@@ -285,12 +358,13 @@ class RunHandle:
         order = self.order
         loop = workers.opening.open(context.roles[order.root], order.root, goal=order.goal, output=order.schema)
         planner = workers.opening.planners.get(order.root)
-        if planner is None:
-            loop.say(context.text("worker_task", goal=order.goal, files="", expect="", constraints="", request=""))
-            async with loop.toolbox.resources:
-                return await loop.run()
-        loop.say(self._brief(context, planner))
-        if order.plan:
+        if not loop.begun:
+            loop.say(self._brief(context, planner))
+        if self._resumed and self._resumed.message:
+            if planner:
+                planner.open = None
+            loop.say(self._resumed.message)
+        elif planner and order.plan and not loop.conversation.has("data"):
             async with stopped_at(planner.deadline):
                 table = await planner.run_ready(order.plan, order.scenario)
             answer = planner.plan.outcomes.get(order.answer or "")
@@ -300,8 +374,10 @@ class RunHandle:
         async with loop.toolbox.resources:
             return await loop.run()
 
-    def _brief(self, context: RunContext, planner: Planner) -> str:
-        """Word the planner's first message: the goal, and what there is to work with."""
+    def _brief(self, context: RunContext, planner: Planner | None) -> str:
+        """Word the first message: the goal, and what there is to work with."""
+        if planner is None:
+            return context.text("worker_task", goal=self.order.goal, files="", expect="", constraints="", request="")
         templates = planner.templates.values()
         return context.text(
             "planner_task",
@@ -356,3 +432,7 @@ class RunHandle:
             message = f"the result does not fit {output.__name__}: {error}"
             failure = Failure(FailureKind.bad_model_output, message)
             return result.model_copy(update={"status": "failed", "stop_reason": "invalid_output", "failure": failure})
+
+
+def _new_id() -> str:
+    return time.strftime("%y%m%d-%H%M%S-") + secrets.token_hex(4)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -44,15 +44,25 @@ class Ledger:
         root: Path of the root loop, which sums up when the run's budget ends.
         log: Of the run.
         today: What all runs may spend in a day.
+        spent: What was spent before the run was interrupted, by path.
     """
 
-    def __init__(self, limits: Limits, root: str, log: RunLog, today: Today | None = None) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        root: str,
+        log: RunLog,
+        today: Today | None = None,
+        *,
+        spent: Mapping[str, Usage] | None = None,
+    ) -> None:
+        self._usage: dict[str, Usage] = dict(spent or {})
         self._run = Budget.of_run(limits, above=today.budget if today else None)
+        self._run.begin_at(self.usage(root))
         self._budgets = {root: self._run}  # by the path of the loop that owns it
         self._log = log
         self._today = today
         self._settled = today.settled if today else Bell()
-        self._usage: dict[str, Usage] = {}
         self._told: set[object] = set()
 
     @property
@@ -76,6 +86,8 @@ class Ledger:
         if budget is None:
             self._budgets.pop(place, None)
         elif not ((known := self._budgets.get(place)) and known.has_limits_of(budget)):
+            if known is None:
+                budget.begin_at(self.usage(place))
             self._budgets[place] = budget
 
     def set_aside(self, path: str, model: Model, prompt: int, output: int) -> None:

@@ -154,6 +154,10 @@ class Budget:
         own = {name: getattr(limits, name) for name in limits.model_fields_set & {"tokens", "cost", "model_calls"}}
         return cls(own.get("tokens"), own.get("cost"), own.get("model_calls"), above) if own else None
 
+    def begin_at(self, spent: Usage) -> None:
+        """Count on from what was spent before."""
+        self.spent, self.begun = spent, spent.calls
+
     def reserve(self, need: Need, moment: Moment = "next", *, owner: bool = False) -> Need | Exhausted | None:
         """Hold what a call may take, here and above.
 

@@ -16,10 +16,11 @@ from orchestrator.compaction import Window
 from orchestrator.context import RunContext, record_key
 from orchestrator.conversation import Conversation
 from orchestrator.errors import LoopStopped, ModelError, OutOfBudget, ReplayMiss, RunStopped
-from orchestrator.events import MessageAppended
+from orchestrator.events import LoopClosing
 from orchestrator.failure import RULES, Failure, FailureKind
 from orchestrator.limits import Deadline, Moment
-from orchestrator.messages import Json, Message, Reply, Request, ToolCall
+from orchestrator.messages import Json, Message, Reply, Request
+from orchestrator.past import LoopPast
 from orchestrator.results import OutcomeStatus, StopReason
 from orchestrator.role import Role
 from orchestrator.schema import RESULT_TOOL, result_schema
@@ -57,12 +58,23 @@ class AgentLoop:
         self.conversation, self.toolbox, self.deadline, self.output = conversation, toolbox, deadline, output
         self.model, self.profile = context.models(role.model)
         self.turn = 0
+        self.closing: LoopClosing | None = None
+        """Why the loop sums up; None: it goes on."""
         self.caller = Caller(context, path, role, self.model)
         self.window = Window(self.caller, conversation, toolbox, role.context, goal)
         self.stuck = Stuck(self.profile.warn_at, self.profile.stop_at)
         self.answers = Answers(role, self.profile, toolbox, conversation, self.stuck, output)
         self.acted_once = False
         """A call that must not be repeated was run, well or not."""
+        self._open: Reply | None = None
+        """A reply of the past that nothing followed."""
+        self._asked_at = 0
+        """The turn after which the user has spoken last."""
+        past = context.past.loops.get(path)
+        self.begun = past is not None
+        """It goes on with a conversation of before the interruption."""
+        if past:
+            self._recall(past)
 
     async def run(self) -> Ending:
         """Go on until the loop ends; afterwards the conversation can be continued and run again.
@@ -72,7 +84,6 @@ class AgentLoop:
         """
         try:
             async with stopped_at(self.deadline):
-                await self._finish_open_turn()
                 while True:
                     if ending := await self._turn():
                         return ending
@@ -86,38 +97,50 @@ class AgentLoop:
             return Ending("failed", "model_unavailable", self.conversation.last_text(), failure=error.failure)
 
     async def _turn(self) -> Ending | None:
-        if limit := self._limit():
-            return await self._wrap_up(*limit)
+        reply, self._open = self._open, None
+        if reply is not None:
+            return await self._act(reply)
+        if self.closing is None and (limit := self._limit()):
+            self._close(limit)
         try:
             reply = await self._think()
         except OutOfBudget as out:
-            why = self.context.text("why_budget", limit=out.limit)
-            if out.own:
-                return await self._wrap_up("budget", why)
-            return self.answers.so_far("budget", Failure(FailureKind.budget, why))
+            return self._out_of_budget(out)
         return await self._act(reply)
+
+    def _out_of_budget(self, out: OutOfBudget) -> Ending | None:
+        why = self.context.text("why_budget", limit=out.limit)
+        if self.closing is None and out.own:
+            self._close(self._because("budget", why))
+            return None
+        reason, why = (self.closing.stop_reason, self.closing.why) if self.closing else ("budget", why)
+        return self._closed(self.answers.so_far(reason, Failure(FailureKind.budget, why)))
 
     # think
 
-    async def _think(self, tool_choice: Literal["auto", "none"] = "auto") -> Reply:
+    async def _think(self) -> Reply:
         """Ask the model when the budget lets it; once more with less when the server says that it was too much.
 
         Raises:
             OutOfBudget: There never will be room for it.
         """
-        moment: Moment = "last" if tool_choice == "none" else "next" if self.turn else "first"
         turn = self.turn + 1
         await self.window.fit(turn)
         try:
-            return await self._ask(turn, tool_choice, moment)
+            return await self._ask(turn)
         except ModelError as error:
             too_long = error.failure.kind is FailureKind.context_overflow
             if not (too_long and await self.window.fit(turn, overflowed=True)):
                 raise
-            return await self._ask(turn, tool_choice, moment)
+            return await self._ask(turn)
 
-    async def _ask(self, turn: int, tool_choice: Literal["auto", "none"], moment: Moment) -> Reply:
-        """Ask the model, and take what it says into the conversation."""
+    async def _ask(self, turn: int) -> Reply:
+        """Ask the model, and take what it says into the conversation.
+
+        In the last call the tools are still sent: the head of the prompt must not change.
+        """
+        moment: Moment = "last" if self.closing else "next" if self.turn else "first"
+        tool_choice: Literal["auto", "none"] = "none" if self.closing else "auto"
         request = Request(
             key=record_key(self.path, turn, "model"),
             messages=self.conversation.messages,
@@ -145,65 +168,78 @@ class AgentLoop:
     # act, observe
 
     async def _act(self, reply: Reply) -> Ending | None:
-        """Judge text and calls of a reply independently: either, both or neither may be there."""
+        """Run what a reply calls, and go on as it came out."""
+        observations = await self._call(reply)
+        follows = self._conclude(reply, observations)
+        if isinstance(follows, Ending):
+            return follows
+        if isinstance(follows, LoopClosing):
+            self._close(follows)
+        else:
+            for note in follows:
+                self._note(note)
+            if any(self.toolbox.runs_plans(o.call.name) for o in observations):
+                self._tell_what_is_left()
+        if not reply.calls:
+            await self.context.log.commit()  # the reply, before the next one is asked for
+        return None
+
+    async def _call(self, reply: Reply) -> list[Observation]:
+        """Give every call its one tool message, whether it may run or not."""
+        most, why_not = self._runnable(reply)
+        return await self.toolbox.run(reply.calls, self.turn, most=most, why_not=why_not) if reply.calls else []
+
+    def _runnable(self, reply: Reply) -> tuple[int | None, str]:
+        """Return how many calls of a reply may run, the first ones, and why the others may not."""
+        if self.closing or reply.finish_reason == "content_filter":
+            return 0, "not run: the loop ends"
+        if self.role.parallel_tool_calls is False:
+            return 1, "one call a turn; make this one again"
+        if reply.finish_reason == "length" and reply.calls and reply.calls[-1].arguments == "{}":
+            return len(reply.calls) - 1, "the call was cut off at the length limit; send the whole call again"
+        return None, ""
+
+    def _conclude(self, reply: Reply, observations: Sequence[Observation]) -> Ending | LoopClosing | Sequence[str]:
+        """Return how the loop ends, why it has to sum up, or what to tell the model so that it goes on.
+
+        Text and calls of a reply are judged independently: either, both or neither may be there. Nothing is said or
+        recorded here, so that a turn of the past leaves the same traces in the counters as a new one.
+        """
+        if self.closing:
+            return self._closed(self.answers.summed_up(reply.content, self.closing.stop_reason, self.closing.why))
         if reply.finish_reason == "content_filter":
             failure = Failure(FailureKind.content_filter, "the model's server withheld the answer (content filter)")
             return Ending("failed", "model_unavailable", failure=failure)
-        if reply.calls:
-            return await self._call(reply)
-        judged = self.answers.judge(reply)
-        if isinstance(judged, Ending):
-            return judged
-        self._note(judged)
-        return None
-
-    async def _call(self, reply: Reply) -> Ending | None:
-        calls, why_not = self._runnable(reply)
-        observations = await self.toolbox.run(calls, self.turn)
-        rejected = next((o for o in observations if o.call.name == RESULT_TOOL and not o.ok), None)
-        for number, call in enumerate(reply.calls[len(calls) :], len(calls)):
-            observations.append(self.toolbox.refuse(call, self.turn, number, why_not))
-        self._observe(observations)
+        self.acted_once |= any(o.acted_once for o in observations)
+        if not reply.calls:
+            judged = self.answers.judge(reply)
+            return judged if isinstance(judged, Ending) else [judged]
+        self.answers.acted(observations)
         if final := next((o for o in observations if o.final), None):
             answer = orjson.dumps(final.value).decode() if final.call.name == RESULT_TOOL else final.text
             return Ending("done", "answer", answer, final.value)
         if self.output is None and all(o.ok for o in observations) and (answer := final_answer(reply.content) or ""):
             return Ending("done", "answer", answer)
+        rejected = next((o for o in observations if o.call.name == RESULT_TOOL and not o.ok), None)
         if self.output is not None and rejected and (ending := self.answers.invalid(reply.content, rejected.text)):
             return ending
-        return await self._judge(observations)
+        return self._judge(observations)
 
-    def _runnable(self, reply: Reply) -> tuple[Sequence[ToolCall], str]:
-        """Return the calls of a reply that may run, the first ones, and why the others may not."""
-        if self.role.parallel_tool_calls is False and len(reply.calls) > 1:
-            return reply.calls[:1], "one call a turn; make this one again"
-        if reply.finish_reason == "length" and reply.calls[-1].arguments == "{}":  # where the arguments never came
-            return reply.calls[:-1], "the call was cut off at the length limit; send the whole call again"
-        return reply.calls, ""
-
-    def _observe(self, observations: Sequence[Observation], first: int = 0) -> None:
-        """Give every call its one tool message, and remember what the calls came to."""
-        for number, observation in enumerate(observations, first):
-            key = record_key(self.path, self.turn, "tool", number)
-            self.add(observation.message, key)
-            self.acted_once |= observation.acted_once
-        self.answers.acted(observations)
-
-    async def _judge(self, observations: Sequence[Observation]) -> Ending | None:
+    def _judge(self, observations: Sequence[Observation]) -> Ending | LoopClosing | Sequence[str]:
         """See whether the loop gets anywhere."""
         seen = [Seen(o.call.name, o.call.arguments, o.text, o.ok) for o in observations if o.counted]
         state = self.stuck.turn(seen)
         if state == "repeated":
-            return await self._wrap_up("repeated_calls", self.context.text("why_repeated"))
+            return self._because("repeated_calls", self.context.text("why_repeated"))
         if state == "failing":
-            return await self._keeps_failing(observations)
-        if state == "warn":
-            self._note(self.context.text("repeated_call"))
+            if self.role.on_failure == "needs_review":
+                text = self.conversation.last_text()
+                return Ending("needs_review", "needs_person", text, failure=self.answers.failure)
+            return self._because("tool_failures", self.context.text("why_failing"))
+        notes = [self.context.text("repeated_call")] if state == "warn" else []
         if self.profile.reminder and self.goal and all(o.ok for o in observations):
-            self._note(self.context.text("goal_reminder", goal=self.goal))
-        if any(self.toolbox.runs_plans(o.call.name) for o in observations):
-            self._tell_what_is_left()
-        return None
+            notes.append(self.context.text("goal_reminder", goal=self.goal))
+        return notes
 
     def _tell_what_is_left(self) -> None:
         """Tell a planner of limits that are within sight; before that nothing, as prompts should stay the same."""
@@ -214,35 +250,30 @@ class AgentLoop:
         if left:
             self._note(self.context.text("budget_left", left=", ".join(left)))
 
-    async def _keeps_failing(self, observations: Sequence[Observation]) -> Ending:
-        failure = next((o.failure for o in reversed(observations) if o.failure), None)
-        if self.role.on_failure == "needs_review":
-            return Ending("needs_review", "needs_person", self.conversation.last_text(), failure=failure)
-        ending = await self._wrap_up("tool_failures", self.context.text("why_failing"))
-        status: OutcomeStatus = "partial" if self.answers.succeeded else "failed"
-        return Ending(status, "tool_failures", ending.answer, ending.value, failure)
-
     # limits
 
-    def _limit(self) -> tuple[StopReason, str] | None:
-        """Name the limit that keeps the loop from another ordinary turn, and say it in words."""
+    def _limit(self) -> LoopClosing | None:
+        """Name the limit that keeps the loop from another ordinary turn."""
         if time.monotonic() >= self.deadline.soft:
-            return "deadline", self.context.text("why_deadline")
-        if self.turn >= self.role.limits.max_turns:
-            return "max_turns", self.context.text("why_turns", turns=self.turn)
+            return self._because("deadline", self.context.text("why_deadline"))
+        if (turns := self.turn - self._asked_at) >= self.role.limits.max_turns:
+            return self._because("max_turns", self.context.text("why_turns", turns=turns))
         return None
 
-    async def _wrap_up(self, stop_reason: StopReason, why: str) -> Ending:
-        """Ask for what is known, without calls; the tools are still sent, as the prompt's head must not change."""
-        self._note(self.context.text("wrap_up", why=why))
-        try:
-            reply = await self._think("none")
-        except OutOfBudget:
-            return self.answers.so_far(stop_reason, Failure(FailureKind.budget, why))
-        self._observe(
-            [self.toolbox.refuse(c, self.turn, n, "not run: the loop ends") for n, c in enumerate(reply.calls)]
-        )
-        return self.answers.summed_up(reply.content, stop_reason, why)
+    def _because(self, reason: StopReason, why: str) -> LoopClosing:
+        return LoopClosing(path=self.path, stop_reason=reason, why=why)
+
+    def _close(self, closing: LoopClosing) -> None:
+        """Ask for what is known; the next call of the model is the last one."""
+        self.closing = self.context.log.add(closing)
+        self._note(self.context.text("wrap_up", why=closing.why))
+
+    def _closed(self, ending: Ending) -> Ending:
+        """Return how a loop that summed up ended: whose tools kept failing has failed, unless one worked."""
+        if self.closing is None or self.closing.stop_reason != "tool_failures":
+            return ending
+        status: OutcomeStatus = "partial" if self.answers.succeeded else "failed"
+        return Ending(status, "tool_failures", ending.answer, ending.value, self.answers.failure)
 
     # the conversation
 
@@ -256,7 +287,11 @@ class AgentLoop:
 
     def say(self, text: str) -> None:
         """Put a user message in; the next `run` goes on from it."""
-        self.answers.restart()
+        first = self.conversation.answered()
+        for number, call in enumerate(self.conversation.open_calls(), first):  # it was stopped while they ran
+            stopped = Message("tool", self.context.text("call_stopped"), call_id=call.id)
+            self.add(stopped, record_key(self.path, self.turn, "tool", number))
+        self._restart()
         self.add(Message("user", text))
         prompt = self.caller.meter.tokens(self.window.weight.whole)
         self.context.ledger.set_aside(self.path, self.model, prompt, self.caller.output)
@@ -272,14 +307,25 @@ class AgentLoop:
 
     def add(self, message: Message, key: str = "") -> None:
         """Put a message in, and record it."""
-        message = self.conversation.append(message, key)
-        self.context.log.add(MessageAppended(path=self.path, key=key, message=message, hash=self.conversation.hash))
+        self.context.say(self.conversation, self.path, message, key)
 
-    async def _finish_open_turn(self) -> None:
-        """Answer the calls of a rebuilt conversation that have no answer yet."""
-        if calls := self.conversation.open_calls():
-            answered = self.conversation.answered()
-            self._observe(await self.toolbox.run(calls, self.turn, first=answered), first=answered)
+    def _restart(self) -> None:
+        """Count anew: the user has spoken."""
+        self.answers.restart()
+        self._open = self.closing = None
+        self._asked_at = self.turn
+
+    def _recall(self, past: LoopPast) -> None:
+        """Take in the turns of a rebuilt conversation; what nothing follows in the log is left for `run` to act on."""
+        for turn in past.turns:
+            self.turn, self.closing = turn.number, turn.closing
+            if not turn.followed:
+                self._open = turn.reply
+                break
+            self._conclude(turn.reply, list(self.toolbox.recall(turn.reply.calls, turn.number)))
+            if turn.followed == "user":
+                self._restart()
+        self.closing = past.closing
 
 
 @asynccontextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -65,13 +66,17 @@ class Opening:
             needs: Paths of the loops whose files it may overwrite once they have ended.
         """
         context = self.context
+        past = context.past.loops.get(path)
+        if past:  # whatever the role is today
+            role = context.offer.to(Role.model_validate(past.frozen.roles[role.name]))
         if parent:
             context.ledger.limit(path, role.limits)
         role = role.model_copy(update={"limits": Limits.combine(role.limits, context.limits)})
         output = output or role.output
         model, profile = context.models(role.model)
-        deadline = (parent.deadline if parent else context.deadline).within(time.monotonic(), role.limits.timeout)
-        tools = self._tools(role, path)
+        began = time.monotonic() - (context.past.active(past.began) if past else 0.0)
+        deadline = (parent.deadline if parent else context.deadline).within(began, role.limits.timeout)
+        tools = self._tools(role, path, past.frozen.tools if past else context.schemas)
         depth = parent.depth + 1 if parent else 1
         if DELEGATE in role.tools and depth <= MAX_DEPTH:
             planner = Planner(
@@ -93,26 +98,28 @@ class Opening:
         if hidden:
             tools |= self._finding(tools, hidden)
         workspace = self.workspace(path, needs)
+        conversation = past.conversation if past else Conversation()
         toolbox = Toolbox(
             context,
             path,
             tools,
             workspace,
+            conversation,
             hidden=hidden,
             window=model.window,
             image_size=profile.image_size,
             allow=role.network.allow,
         )
-        loop = AgentLoop(context, path, role, Conversation(), toolbox, deadline, output=output, goal=goal)
+        loop = AgentLoop(context, path, role, conversation, toolbox, deadline, output=output, goal=goal)
         prompt = self._prompt(role, DELEGATE in tools)
         if output is not None and RESULT_TOOL not in tools:
             prompt += "\n\n" + context.text("answer_in_json", schema=orjson.dumps(result_schema(output)).decode())
         loop.begin(prompt, self._examples(role) if profile.example else ())
         return loop
 
-    def _tools(self, role: Role, path: str) -> dict[str, Tool]:
-        """Return what a role may call and this machine has; say what is left out."""
-        named = [self.context.tool(name) for name in role.tools if name != DELEGATE]
+    def _tools(self, role: Role, path: str, schemas: Mapping[str, Any]) -> dict[str, Tool]:
+        """Return what a role may call and this machine has, with these schemas; say what is left out."""
+        named = [replace(self.context.tool(n), **schemas.get(n, {})) for n in role.tools if n != DELEGATE]
         tools = {tool.name: tool for tool in named}
         for name in list(tools):
             if why := tools[name].missing():

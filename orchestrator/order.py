@@ -15,12 +15,14 @@ from pydantic import BaseModel
 
 from orchestrator.catalog import Catalog
 from orchestrator.eventloops import PerLoop
+from orchestrator.events import RunStarted
 from orchestrator.journal import Journal
 from orchestrator.ledger import Today
 from orchestrator.limits import Limits
 from orchestrator.mcp.servers import Servers
 from orchestrator.messages import Json
 from orchestrator.models import Model
+from orchestrator.models.replay import Recording, ReplayModel
 from orchestrator.models.tokens import Meter
 from orchestrator.plan import Delegate
 from orchestrator.profile import Profile
@@ -61,12 +63,60 @@ class Order:
     user: str | None = None
     preview: bool = False
 
+    def frozen(self) -> dict[str, Any]:
+        """Return as JSON what `run.started` does not say in a field of its own; see `of`."""
+        return {
+            "plan": self.plan and self.plan.model_dump(mode="json", exclude_unset=True),
+            "answer": self.answer,
+            "output": self.schema,
+            "limits": self.limits and self.limits.model_dump(mode="json", exclude_unset=True),
+            "models": dict(self.models),
+            "allow": list(self.allow),
+            "roles": None if self.roles is None else list(self.roles),
+            "preview": self.preview,
+            "recording": getattr(self.model, "file", None),
+        }
+
+    @classmethod
+    def of(cls, started: RunStarted) -> Order:
+        """Return the order that an event says a run began with."""
+        rest = started.order
+        return cls(
+            goal=started.goal,
+            root=started.root,
+            workspace=Path(started.workspace),
+            params=started.params,
+            plan=Delegate.model_validate(rest["plan"]) if rest["plan"] else None,
+            answer=rest["answer"],
+            output=rest["output"],
+            limits=Limits.model_validate(rest["limits"]) if rest["limits"] else None,
+            models=rest["models"],
+            allow=rest["allow"],
+            model=ReplayModel(Recording.load(rest["recording"])) if rest["recording"] else None,
+            roles=rest["roles"],
+            preview=rest["preview"],
+            scenario=started.scenario,
+            session=started.session,
+            user=started.user,
+        )
+
     @property
     def schema(self) -> dict[str, Any] | None:
         """JSON Schema of the result, if one is asked for."""
         if isinstance(self.output, type):
             return self.output.model_json_schema()
         return None if self.output is None else dict(self.output)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resumption:
+    """What a run that was interrupted, or has ended, is asked to do."""
+
+    run: str
+    message: str | None = None
+    """One more word of the user; the run has ended."""
+    refresh: bool = False
+    """Loops that have not begun are as today's files say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -125,3 +125,8 @@ class Role(BaseModel):
     """As a reviewer: a verdict with less confidence goes to a person."""
     on_failure: Literal["end", "needs_review"] = "end"
     """What follows when a tool keeps failing: end with what there is, or ask a person."""
+
+    def frozen(self) -> dict[str, Any]:
+        """Return the role as JSON; limits that were not set stay so, as others then count."""
+        whole = self.model_dump(mode="json")
+        return whole | {"limits": self.limits.model_dump(mode="json", exclude_unset=True)}

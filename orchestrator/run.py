@@ -29,7 +29,7 @@ from orchestrator.limits import Limits
 from orchestrator.mcp.servers import Servers
 from orchestrator.messages import Json
 from orchestrator.models import Model
-from orchestrator.order import House, Order
+from orchestrator.order import House, Order, Resumption
 from orchestrator.plan import Delegate, Subtask
 from orchestrator.redact import Redactor
 from orchestrator.resources import Resources
@@ -221,6 +221,25 @@ class Orchestrator:
     async def run_role(self, role: str, task: str, **options: Any) -> RunResult:
         """Run one loop of a role, without a planner. Takes what `start` takes."""
         return await self._result(replace(self.start(task, **options).order, root=role))
+
+    async def resume(self, run_id: str, message: str | None = None, *, refresh: bool = False) -> RunResult:
+        """Go on with a run that was interrupted, or has ended, from where its log says it stands.
+
+        Args:
+            run_id: The run.
+            message: One more word of the user; for a run that has ended.
+            refresh: Roles and tools that have not been used yet are as today's files say; else as when it began.
+
+        Raises:
+            ConfigError: It cannot go on, or something that it needs is no longer there.
+            JournalError: There is no such run, or somebody else works on it.
+        """
+        async with self.start_resumed(run_id, message, refresh=refresh) as handle:
+            return await handle.result()
+
+    def start_resumed(self, run_id: str, message: str | None = None, *, refresh: bool = False) -> RunHandle:
+        """Return a run that goes on when its `async with` is entered; see `resume`."""
+        return RunHandle(self._house, Resumption(run=run_id, message=message, refresh=refresh))
 
     async def plan(self, goal: str, **options: Any) -> Preview:
         """Ask for a plan and stop at the first accepted one. Takes what `start` takes."""

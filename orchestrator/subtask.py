@@ -12,9 +12,10 @@ import orjson
 
 from orchestrator.answers import Ending, by_outcomes
 from orchestrator.context import RunContext
+from orchestrator.conversation import Conversation
 from orchestrator.delegate import Planner, show_outcome
 from orchestrator.errors import JournalError, LoopStopped, RunStopped
-from orchestrator.events import ReviewDone, SubtaskEnded, SubtaskStarted, Warned
+from orchestrator.events import ReviewDone, SubtaskEnded, SubtaskStarted, Warned, Way
 from orchestrator.failure import RULES, Failure, FailureKind
 from orchestrator.loop import AgentLoop, stopped_at
 from orchestrator.messages import Json, ToolCall
@@ -63,7 +64,7 @@ class Workers:
     def __init__(self, context: RunContext) -> None:
         self.context = context
         self.opening = Opening(context, self.execute)
-        self.acted_once: set[str] = set()
+        self.acted_once: set[str] = set(context.past.once.values())
         """Paths of loops in which a call that must not be repeated went through."""
 
     async def execute(self, planner: Planner, subtask: Subtask, ticket: Ticket) -> Outcome:
@@ -73,7 +74,9 @@ class Workers:
             RunStopped: The run as a whole cannot go on.
             JournalError: The log cannot be written.
         """
-        job = _Job(planner, subtask, f"{planner.path}/{subtask.id}", ticket, self.context.log.now())
+        path = f"{planner.path}/{subtask.id}"
+        started = self.context.past.first.get(path) or self.context.log.now()
+        job = _Job(planner, subtask, path, ticket, started)
         try:
             ending, attempts = await self._tries(job)
         except (RunStopped, JournalError):
@@ -89,40 +92,52 @@ class Workers:
 
     async def _tries(self, job: _Job) -> tuple[Ending, int]:
         """Try once, again where that may help, and the fallback where there is one."""
-        subtask, on_failure, count = job.subtask, job.subtask.on_failure, 1
-        ending = await self._try(job, subtask, count)
-        if ending.status == "failed" and (on_failure == "retry" or self._may_go_better(job, ending)):
-            count += 1
-            ending = await self._try(job, subtask, count)
+        begun = self.context.past.attempts.get(job.path)
+        count, way = (begun.attempt, begun.way) if begun else (1, "first")
+        ending = await self._try(job, way, count, begun=begun is not None)
+        while next_way := self._next_way(job, way, ending):
+            way, count = next_way, count + 1
+            ending = await self._try(job, way, count)
         if ending.status != "failed":
             return ending, count
-        if isinstance(on_failure, Fallback):
-            if "value" in on_failure.model_fields_set:
-                return Ending("done", "answer", _as_text(on_failure.value), on_failure.value), count
-            changes = {k: v for k in ("role", "goal") if (v := getattr(on_failure, k)) is not None}
-            count += 1
-            ending = await self._try(job, subtask.model_copy(update={**changes, "tool": None}), count)
-        elif on_failure == "needs_review":
+        on_failure = job.subtask.on_failure
+        if isinstance(on_failure, Fallback) and way != "fallback":
+            return Ending("done", "answer", _as_text(on_failure.value), on_failure.value), count
+        if on_failure == "needs_review":
             ending = Ending("needs_review", "needs_person", ending.answer, ending.value, ending.failure)
         elif on_failure == "rollback":
             self._roll_back(job)
         return ending, count
 
+    def _next_way(self, job: _Job, way: Way, ending: Ending) -> Way | None:
+        """Return what is tried after an attempt, if anything is."""
+        if ending.status != "failed":
+            return None
+        on_failure = job.subtask.on_failure
+        if way == "first" and (on_failure == "retry" or self._may_go_better(job, ending)):
+            return "again"
+        names_value = isinstance(on_failure, Fallback) and "value" in on_failure.model_fields_set
+        return "fallback" if isinstance(on_failure, Fallback) and way != "fallback" and not names_value else None
+
     def _may_go_better(self, job: _Job, ending: Ending) -> bool:
         again = ending.failure is not None and RULES[ending.failure.kind].again
         return again and not any(within(path, job.path) for path in self.acted_once)
 
-    async def _try(self, job: _Job, subtask: Subtask, count: int) -> Ending:
+    async def _try(self, job: _Job, way: Way, count: int, *, begun: bool = False) -> Ending:
+        """Make one attempt, or go on with the one that was begun before the run was interrupted."""
         path = job.path if count == 1 else f"{job.path}~{count}"
-        self.context.log.add(
-            SubtaskStarted(
-                path=path,
-                id=subtask.id,
-                role=subtask.performer,
-                goal=subtask.goal or _as_text(subtask.args),
-                attempt=count,
+        subtask = _in_place_of(job.subtask) if way == "fallback" else job.subtask
+        if not begun:
+            self.context.log.add(
+                SubtaskStarted(
+                    path=path,
+                    id=subtask.id,
+                    role=subtask.performer,
+                    goal=subtask.goal or _as_text(subtask.args),
+                    attempt=count,
+                    way=way,
+                )
             )
-        )
         if subtask.tool is not None:
             return await self._call_tool(job, subtask, path)
         role = self.context.role(subtask.role or "")
@@ -135,8 +150,9 @@ class Workers:
             ticket=job.ticket,
             needs=job.may_take_from,
         )
-        loop.say(self._task(subtask))
-        self._give(loop, job.needs)
+        if not loop.begun:
+            loop.say(self._task(subtask))
+            self._give(loop, job.needs)
         async with loop.toolbox.resources:
             return await self._reviewed(job, subtask, loop)
 
@@ -172,7 +188,9 @@ class Workers:
             return Ending("failed", "tool_failures", failure=Failure(FailureKind.tool_error, message))
         arguments = fill_tree(subtask.args, values)
         workspace = self.opening.workspace(path, job.may_take_from)
-        toolbox = Toolbox(self.context, path, {name: tool}, workspace, window=job.planner.window)
+        toolbox = Toolbox(
+            self.context, path, {name: tool}, workspace, Conversation(), window=job.planner.window, for_programs=True
+        )
         call = ToolCall("call", name, orjson.dumps(arguments).decode())
         if tool.effect == "once":  # also when it fails: it may have got far enough
             self.acted_once.add(path)
@@ -213,8 +231,9 @@ class Workers:
             review = Review(by=by)
         if review is None:
             return ending
-        feedback = ""
-        for number in range(1, review.rounds + 1):
+        rounds = self.context.past.reviews.get(loop.path, [])  # all sent it back, and it works on that
+        feedback = rounds[-1].feedback if rounds else ""
+        for number in range(len(rounds) + 1, review.rounds + 1):
             if ending.status != "done":
                 return ending
             reviewer = self.context.role(review.by)
@@ -259,8 +278,9 @@ class Workers:
             expect=subtask.expect,
             constraints="\n".join(f"- {c}" for c in self.context.constraints),
         )
-        checker.say(task)
-        self._give(checker, [*job.needs, self._outcome(job, ending, 1)])
+        if not checker.begun:
+            checker.say(task)
+            self._give(checker, [*job.needs, self._outcome(job, ending, 1)])
         async with checker.toolbox.resources:
             return await checker.run()
 
@@ -288,6 +308,14 @@ class Workers:
         changes = [c for c in self.context.workspace.changes() if within(c.path, job.path)]
         undone = self.context.workspace.undo(changes)
         self.context.log.add(Warned(path=job.path, text=f"rolled back: {_told(undone)}"))
+
+
+def _in_place_of(subtask: Subtask) -> Subtask:
+    """Return what is done instead of a subtask that failed."""
+    fallback = subtask.on_failure
+    assert isinstance(fallback, Fallback)
+    changes = {name: value for name in ("role", "goal") if (value := getattr(fallback, name)) is not None}
+    return subtask.model_copy(update={**changes, "tool": None})
 
 
 class _Values(Mapping[str, Json]):

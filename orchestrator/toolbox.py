@@ -14,6 +14,7 @@ import orjson
 from orchestrator.binding import BindingError, bind
 from orchestrator.choice import CALL_TOOL, call_within
 from orchestrator.context import RunContext, record_key
+from orchestrator.conversation import Conversation
 from orchestrator.errors import LoopStopped, RunStopped, ToolError, nearest
 from orchestrator.events import ToolProgress, ToolReturned, ToolStarted
 from orchestrator.failure import Failure, FailureKind
@@ -65,6 +66,11 @@ class _Job:
     kind: FailureKind = FailureKind.tool_error
     """What a failed result is."""
     seconds: float = 0.0
+    refused: bool = False
+
+    def refuse(self, why: str) -> None:
+        self.fail(why)
+        self.refused = True
 
     @property
     def name(self) -> str:
@@ -92,10 +98,12 @@ class Toolbox:
         path: The loop.
         tools: By name; nothing else can be called.
         workspace: What the loop may do with the run's files.
+        conversation: Gets every observation.
         hidden: Tools that the model is not shown, though they can be called.
         window: Tokens of the loop's model; small windows get shorter observations.
         image_size: Pixels of the longest side of an image that the model is shown; 0: it sees none.
         allow: Addresses that the tools may reach besides what the run allows.
+        for_programs: A program reads the results, so their values are recorded beside their texts.
     """
 
     def __init__(
@@ -104,14 +112,17 @@ class Toolbox:
         path: str,
         tools: Mapping[str, Tool],
         workspace: LoopWorkspace,
+        conversation: Conversation,
         *,
         window: int,
         hidden: Collection[str] = (),
         image_size: int = 0,
         allow: Sequence[str] = (),
+        for_programs: bool = False,
     ) -> None:
         self.network = context.network.also(allow)
         self.context, self.path, self.tools, self.workspace = context, path, tools, workspace
+        self.conversation, self.for_programs = conversation, for_programs
         self.resources = Resources()
         """What the loop's tools keep open; whoever runs the loop closes it."""
         self.specs: tuple[ToolSpec, ...] = tuple(tool.spec() for tool in tools.values() if tool.name not in hidden)
@@ -120,56 +131,81 @@ class Toolbox:
         self.cut_at = min(CUT_AT, window // 2)
         self.image_size = image_size
 
-    async def run(self, calls: Sequence[ToolCall], turn: int, *, first: int = 0) -> list[Observation]:
-        """Run the calls of one message and answer each of them, in message order.
+    async def run(
+        self, calls: Sequence[ToolCall], turn: int, *, most: int | None = None, why_not: str = ""
+    ) -> list[Observation]:
+        """Answer the calls of one message, in message order.
 
-        A stretch of neighbouring `read` calls runs together; so does one of a tool that says how (`together`).
+        A stretch of neighbouring `read` calls runs together; so does one of a tool that says how (`together`). A call
+        that was answered before the run was interrupted is not run again.
 
         Args:
-            calls: All of the message, or the last of them.
+            calls: All calls of the message.
             turn: The turn they belong to.
-            first: Number of the first one within its message.
+            most: How many of them may run, the first ones; None: all.
+            why_not: What the others are told.
         """
-        observations: list[Observation] = []
-        jobs = [self._bind(call, record_key(self.path, turn, "tool", n)) for n, call in enumerate(calls, first)]
-        for stretch in _stretches(jobs):
+        observations = list(self.recall(calls, turn))
+        jobs = [_Job(call, record_key(self.path, turn, "tool", number)) for number, call in enumerate(calls)]
+        for job in jobs[:most]:
+            self._bind(job)
+        for job in jobs[len(jobs[:most]) :]:
+            job.refuse(why_not)
+        for stretch in _stretches(jobs[len(observations) :]):
             runnable = [job for job in stretch if job.arguments is not None]
             for job in runnable:
                 self._intend(job)
-            await self.context.log.commit()  # the reply, and what is about to happen, before it happens
+            if runnable or not observations:
+                await self.context.log.commit()  # the reply, and what is about to happen, before it happens
             await self._run_stretch(runnable)
-            observations += [self._observe(job) for job in stretch]
-        if any(observation.acted_once for observation in observations):
-            await self.context.log.commit()  # what cannot be repeated is on record before anybody reads of it
+            answered = [self._observe(job) for job in stretch]
+            if any(observation.acted_once for observation in answered):
+                await self.context.log.commit()  # what cannot be repeated is on record before anybody reads of it
+            observations += answered
         return observations
+
+    def recall(self, calls: Sequence[ToolCall], turn: int) -> Iterator[Observation]:
+        """Yield what came of those calls of a message that were answered before the run was interrupted."""
+        for number, call in enumerate(calls):
+            job = _Job(call, key := record_key(self.path, turn, "tool", number))
+            if (returned := self.context.past.returned.get(key)) is None:
+                return
+            self._bind(job)
+            yield Observation(
+                job.call,
+                returned.message.content,
+                returned.event.ok,
+                returned.message,
+                returned.event.value,
+                final=returned.event.final,
+                counted=returned.event.counted,
+                acted_once=key in self.context.past.once,
+                failure=returned.event.failure,
+            )
 
     def runs_plans(self, name: str) -> bool:
         """Whether this is a tool by which the loop gives work to others."""
         return name in self.tools and self.tools[name].together is not None
 
-    def refuse(self, call: ToolCall, turn: int, number: int, why: str) -> Observation:
-        """Answer a call that is not run."""
-        job = _Job(call, record_key(self.path, turn, "tool", number))
-        job.fail(why)
-        return replace(self._observe(job), counted=False)
-
-    def _bind(self, call: ToolCall, key: str) -> _Job:
-        tool, job = self.tools.get(call.name), _Job(call, key)
+    def _bind(self, job: _Job) -> None:
+        """Find the tool of a call and read its arguments, or note why that cannot be."""
+        tool = self.tools.get(job.call.name)
         if tool is None:
-            name = quote(call.name, 100)
+            name = quote(job.call.name, 100)
             job.fail(f"there is no tool {name!r} here{nearest(name, self.tools)}")
-            return job
+            return
         job.tool = tool
         try:
-            job.arguments = bind(call.arguments, tool)
+            job.arguments = bind(job.call.arguments, tool)
         except BindingError as error:
             job.fail(tool.misused(str(error)) if tool.misused else str(error))
         except Exception as error:  # noqa: BLE001 - a validator of the tool's own models may raise anything
             job.fail(f"the arguments of {tool.name} could not be checked: {type(error).__name__}: {error}")
         if tool.name == CALL_TOOL and job.arguments is not None:
             name, arguments = call_within(job.arguments)
-            return self._bind(replace(call, name=name, arguments=arguments), key)
-        return job
+            job.call = replace(job.call, name=name, arguments=arguments)
+            job.tool = job.arguments = None
+            self._bind(job)
 
     def _intend(self, job: _Job) -> None:
         assert job.tool is not None
@@ -258,7 +294,7 @@ class Toolbox:
         )
 
     def _observe(self, job: _Job) -> Observation:
-        """Turn a result into what the conversation gets, and record it."""
+        """Turn a result into what the conversation gets, and record both."""
         result = job.result or ToolResult("", error=True)
         whole = self.context.redact(result.content)
         text, cut, handle = whole, None, None
@@ -267,6 +303,9 @@ class Toolbox:
             text = cut_text(self.context, whole, handle, self.cut_at)
             cut = f"{self.cut_at} of {len(whole)} characters"
         failure = Failure(job.kind, whole.removeprefix("Error: ")[:500]) if result.error else None
+        value = whole if result.value == result.content else redact_json(result.value, self.context.redact)
+        final = result.final and not result.error
+        counted = not job.refused and (job.tool is None or job.tool.counted)
         self.context.log.add(
             ToolReturned(
                 path=self.path,
@@ -279,20 +318,25 @@ class Toolbox:
                 cut=cut,
                 handle=handle,
                 failure=failure,
+                counted=counted,
+                final=final,
+                value=value if final or self.for_programs else None,
             )
         )
         shown = text
         sources = job.sources
-        if sources and not (job.tool and job.tool.together):  # outcomes have fences of their own
+        if sources and not (self.for_programs or (job.tool and job.tool.together)):  # outcomes have fences of their own
             shown = fence(self.context, text, sources)
+        message = Message("tool", shown, call_id=job.call.id, images=result.images, untrusted=sources)
+        self.context.say(self.conversation, self.path, message, job.key)
         return Observation(
             job.call,
             text,
             not result.error,
-            Message("tool", shown, call_id=job.call.id, images=result.images, untrusted=sources),
-            whole if result.value == result.content else redact_json(result.value, self.context.redact),
-            final=result.final and not result.error,
-            counted=job.tool is None or job.tool.counted,
+            message,
+            value,
+            final=final,
+            counted=counted,
             acted_once=job.tool is not None and job.arguments is not None and job.tool.effect == "once",
             failure=failure,
         )

@@ -84,6 +84,21 @@ class Workspace:
             copied = [f"{place}/{f.path}" for f in walk(source)] if source.is_dir() else [str(place)]
             self._inputs.update(f for f in copied if f not in targets and PurePosixPath(f).name not in targets)
 
+    @property
+    def read_only(self) -> tuple[str, ...]:
+        """Files that no loop may change."""
+        return tuple(sorted(self._inputs))
+
+    def restore(self, read_only: Iterable[str], changes: Iterable[ArtifactStored]) -> None:
+        """Take in what the log of an interrupted run says of its files."""
+        self._inputs.update(read_only)
+        for change in changes:
+            self._changes[change.file].append(change)
+
+    def changed(self) -> tuple[str, ...]:
+        """Return the files that are not as the run left them."""
+        return tuple(f for f, changes in sorted(self._changes.items()) if changes[-1].sha256 != self._sha256(f))
+
     def _place_of(self, source: Path) -> PurePosixPath:
         real = source.resolve()
         return PurePosixPath(real.relative_to(self.root) if real.is_relative_to(self.root) else real.name)

@@ -398,10 +398,10 @@ async def test_a_full_disk_fails_every_commit_and_keeps_what_was_stored(path: Pa
 class _Full(SqliteJournal):
     """Its database may not grow."""
 
-    def _store(self, db: sqlite3.Connection) -> None:
+    def _store(self, db: sqlite3.Connection, upto: int) -> None:
         (pages,) = db.execute("PRAGMA page_count").fetchone()
         db.execute(f"PRAGMA max_page_count = {pages}")
-        super()._store(db)
+        super()._store(db, upto)
 
 
 async def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:

@@ -306,7 +306,7 @@ class TestARun:
         events = await orchestrator.journal.events(result.run_id)
         [started] = [event for event in events if isinstance(event, RunStarted)]
         assert "day/add" in started.roles["clerk"]["tools"]
-        assert started.tools["day/add"]["required"] == ["a", "b"]
+        assert started.tools["day/add"]["parameters"]["required"] == ["a", "b"]
         called = [(event.name, event.effect) for event in events if isinstance(event, ToolStarted)]
         assert called == [("day/add", "read"), ("day/die", "once"), ("day/mood", "read")]
         observations = [m["content"] for m in server.requests[-1]["messages"] if m["role"] == "tool"]

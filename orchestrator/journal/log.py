@@ -20,6 +20,12 @@ _PASSING_KEPT = 1_000
 E = TypeVar("E", bound=Event)
 
 
+def _steady_clock(earliest: float = 0.0) -> Callable[[], float]:
+    """Return the time of day as it is now, running on without jumps whoever sets the clock meanwhile."""
+    start, since = max(time.time(), earliest), time.monotonic()
+    return lambda: start + time.monotonic() - since
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Listener:
     """Called in its own event loop, which reports what it raises: a broken view never breaks the run."""
@@ -44,14 +50,14 @@ class RunLog:
     Args:
         run: Id of the run.
         journal: Where lasting events are stored.
-        clock: Gives seconds since the epoch.
+        clock: Gives seconds since the epoch; None: a steady one.
         seq: Number of the last event that is stored already.
     """
 
-    def __init__(self, run: str, journal: Journal, *, clock: Callable[[], float] = time.time, seq: int = 0) -> None:
+    def __init__(self, run: str, journal: Journal, *, clock: Callable[[], float] | None = None, seq: int = 0) -> None:
         self.run, self.seq = run, seq
         self._journal = journal
-        self._clock = clock
+        self._clock = clock or _steady_clock()
         self._listeners: list[_Listener] = []
         self._closed = False
         self._lock = threading.Lock()
@@ -79,6 +85,10 @@ class RunLog:
                 if listener.passing or not passing:
                     listener.call(listener.callback, event)
         return event
+
+    def go_on(self, seq: int, at: float) -> None:
+        """Go on after the last event that is stored."""
+        self.seq, self._clock = seq, _steady_clock(at)
 
     def now(self) -> float:
         """Return the time that an event would get now, in seconds since the epoch."""

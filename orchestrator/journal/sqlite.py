@@ -1,7 +1,8 @@
 """A log in a SQLite database that many processes may share.
 
 Events gather in memory; `commit` wakes the one thread that writes, and everything that waits shares a transaction.
-Readers use connections of their own, which cannot write.
+What was written after the last commit is not stored with it: what a task writes between two of its waits is in the
+database as a whole or not at all. Readers use connections of their own, which cannot write.
 """
 
 from __future__ import annotations
@@ -70,6 +71,16 @@ class _Row(NamedTuple):
     data: bytes
 
 
+class _Job(NamedTuple):
+    """What the writing thread is asked to do."""
+
+    done: Future[None]
+    rows: int
+    """Store this many of all rows ever written."""
+    last: bool
+    """And end."""
+
+
 class SqliteJournal:
     """Keeps events in a SQLite database, made at the first use.
 
@@ -84,11 +95,12 @@ class SqliteJournal:
         self._owners = Owners(self.path.with_name(f"{self.path.name}.locks"))
         self._signals = SignalTable(self.path, busy_timeout)
         self._rows: list[_Row] = []  # written, not yet durable
+        self._stored = 0  # rows that are durable
         self._unwritable: str | None = None
         self._storing = threading.Lock()
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._jobs: SimpleQueue[tuple[Future[None], bool]] = SimpleQueue()
+        self._jobs: SimpleQueue[_Job] = SimpleQueue()
 
     def write(self, event: Event) -> None:
         """Take an event; it is durable only after a `commit` that was called later."""
@@ -180,23 +192,23 @@ class SqliteJournal:
                 self._jobs = SimpleQueue()
                 self._thread = threading.Thread(target=self._work, args=(self._jobs,), name="journal", daemon=True)
                 self._thread.start()
-            self._jobs.put((done, last))
+            self._jobs.put(_Job(done, self._stored + len(self._rows), last))
             if last:
                 self._thread = None
         return done
 
-    def _work(self, jobs: SimpleQueue[tuple[Future[None], bool]]) -> None:
+    def _work(self, jobs: SimpleQueue[_Job]) -> None:
         db: sqlite3.Connection | None = None
         last = False
         while not last:
             waiting = [jobs.get()]
             while not jobs.empty():
                 waiting.append(jobs.get())
-            last = waiting[-1][1]
+            last = waiting[-1].last
             problem: str | None = f"the thread that writes the log {self.path} died"
             try:
                 db = db or _open(self.path, self._busy_timeout)
-                self._store(db)
+                self._store(db, waiting[-1].rows)
                 problem = None
             except JournalError as error:
                 problem = str(error)
@@ -206,12 +218,12 @@ class SqliteJournal:
                 if db and (problem or last):
                     db.close()  # undoes a half transaction
                     db = None
-                for done, _ in waiting:
-                    _settle(done, problem)
+                for job in waiting:
+                    _settle(job.done, problem)
 
-    def _store(self, db: sqlite3.Connection) -> None:
+    def _store(self, db: sqlite3.Connection, upto: int) -> None:
         with self._storing:
-            rows = self._rows[:]
+            rows = self._rows[: max(0, upto - self._stored)]
             if not rows:
                 return
             db.execute("BEGIN IMMEDIATE")
@@ -222,7 +234,9 @@ class SqliteJournal:
                     db.execute("INSERT OR IGNORE INTO blob VALUES (?, ?)", (data, row.data))
                 db.execute("INSERT INTO event VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (*row[:-1], data))
             db.execute("COMMIT")
-            del self._rows[: len(rows)]
+            with self._starting:
+                del self._rows[: len(rows)]
+                self._stored += len(rows)
 
 
 def _settle(done: Future[None], problem: str | None) -> None:

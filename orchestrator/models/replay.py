@@ -166,6 +166,11 @@ class ReplayModel:
         self.max_output = max_output
         self.recording = recording
 
+    @property
+    def file(self) -> str:
+        """Where the recording was read from."""
+        return self.recording.file
+
     async def generate(self, request: Request, on_delta: Callable[[Delta], None] | None = None) -> Reply:
         """Answer with the recorded reply.
 

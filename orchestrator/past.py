@@ -1,0 +1,253 @@
+"""Where an interrupted run stands: the fold of its events from which every loop, plan and counter goes on. Pure.
+
+A new run has an empty past, and there is one code path for both: a loop continues a conversation, a planner a plan, the
+ledger a sum. What a task writes between two of its waits is in the log as a whole or not at all (see `journal.sqlite`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal, NamedTuple
+
+from orchestrator.conversation import Conversation
+from orchestrator.events import (
+    ArtifactStored,
+    Compacted,
+    Event,
+    LoopClosing,
+    MessageAppended,
+    ModelCalled,
+    ModelFailed,
+    ModelReplied,
+    PlanAdded,
+    PlanRejected,
+    ReviewDone,
+    RunEnded,
+    RunResumed,
+    RunStarted,
+    SubtaskEnded,
+    SubtaskStarted,
+    ToolReturned,
+    ToolStarted,
+    VariableSet,
+)
+from orchestrator.messages import Json, Message, Reply, Usage
+from orchestrator.plan import Addition, Plan, Subtask
+
+
+class Returned(NamedTuple):
+    """A tool call that has its observation."""
+
+    event: ToolReturned
+    message: Message
+    """What entered the conversation."""
+
+
+@dataclass(slots=True)
+class TurnPast:
+    """A reply of a model, and whether the loop has gone on from it."""
+
+    number: int
+    reply: Reply
+    closing: LoopClosing | None
+    """Why the loop was asked to sum up, if it was."""
+    followed: Literal["", "note", "user"] = ""
+    """What was said after its tools had answered; nothing: what follows from the turn is still open."""
+
+
+@dataclass(slots=True)
+class LoopPast:
+    """What one loop said, saw and did."""
+
+    began: float
+    """Seconds since the epoch."""
+    frozen: RunStarted | RunResumed
+    """What roles and tools were when it began."""
+    conversation: Conversation = field(default_factory=Conversation)
+    turns: list[TurnPast] = field(default_factory=list)
+    closing: LoopClosing | None = None
+
+
+@dataclass(slots=True)
+class PlanPast:
+    """The plan of one planner."""
+
+    plan: Plan = field(default_factory=Plan)
+    open: PlanAdded | None = None
+    """What was added last, while its outcomes have not been told."""
+    rejected: int = 0
+
+
+@dataclass(slots=True)
+class Past:
+    """What happened in a run so far. Empty for a new run."""
+
+    started: RunStarted | None = None
+    frozen: RunStarted | RunResumed | None = None
+    """Who said last what roles, tools, models and limits are."""
+    ended: RunEnded | None = None
+    loops: dict[str, LoopPast] = field(default_factory=dict)
+    """By path; those of subtasks without a model hold their one observation."""
+    plans: dict[str, PlanPast] = field(default_factory=dict)
+    """By the path of the planner's loop."""
+    attempts: dict[str, SubtaskStarted] = field(default_factory=dict)
+    """The latest one of each subtask that has not ended, by the subtask's path."""
+    first: dict[str, float] = field(default_factory=dict)
+    """When each subtask began, in seconds since the epoch."""
+    reviews: dict[str, list[ReviewDone]] = field(default_factory=dict)
+    """By the path of the loop that was reviewed."""
+    called: dict[str, ModelCalled] = field(default_factory=dict)
+    """Model calls without an answer, by key."""
+    intents: dict[str, ToolStarted] = field(default_factory=dict)
+    """Tool calls without an observation, by key."""
+    returned: dict[str, Returned] = field(default_factory=dict)
+    """Tool calls with an observation, by key."""
+    once: dict[str, str] = field(default_factory=dict)
+    """Path of the loop by key of each call that must not be repeated and was begun."""
+    usage: dict[str, Usage] = field(default_factory=dict)
+    """By path."""
+    changes: list[ArtifactStored] = field(default_factory=list)
+    variables: dict[str, Json] = field(default_factory=dict)
+    constraints: tuple[str, ...] = ()
+    formatted_goal: dict[str, Json] | None = None
+    replies: int = 0
+    """Model calls that were answered."""
+    seq: int = 0
+    """Number of the last event."""
+    at: float = 0.0
+    """When it happened."""
+    _stretches: list[tuple[float, float]] = field(default_factory=list)
+    """When somebody worked on the run, from and to."""
+
+    @classmethod
+    def of(cls, events: Sequence[Event]) -> Past:
+        """Fold the events of a run, in their order."""
+        past = cls()
+        for event in events:
+            past.apply(event)
+        return past
+
+    def active(self, since: float = 0.0) -> float:
+        """Return for how many seconds somebody has worked on the run since a moment."""
+        return sum(max(0.0, end - max(start, since)) for start, end in self._stretches)
+
+    def apply(self, event: Event) -> None:
+        """Take the next event in."""
+        if not self._stretches or isinstance(event, RunResumed):
+            self._stretches.append((event.at, event.at))
+        self._stretches[-1] = (self._stretches[-1][0], event.at)
+        self.seq, self.at = event.seq, event.at
+        match event:
+            case RunStarted():
+                self.started = self.frozen = event
+            case RunEnded():
+                self.ended = event
+            case RunResumed():
+                self.ended = None
+                self.called.clear()
+                self.frozen = event if event.roles else self.frozen
+            case MessageAppended() | LoopClosing() | Compacted():
+                self._say(event)
+            case ModelCalled() | ModelReplied() | ModelFailed():
+                self._model(event)
+            case ToolStarted() | ToolReturned():
+                self._tool(event)
+            case PlanAdded() | PlanRejected():
+                self._plan(event)
+            case SubtaskStarted() | SubtaskEnded() | ReviewDone():
+                self._subtask(event)
+            case ArtifactStored():
+                self.changes.append(event)
+            case VariableSet(name=name, value=value, deleted=deleted):
+                self.variables[name] = value
+                if deleted:
+                    del self.variables[name]
+
+    def _loop(self, event: Event) -> LoopPast:
+        if event.path not in self.loops:
+            assert self.frozen is not None
+            self.loops[event.path] = LoopPast(event.at, self.frozen)
+        return self.loops[event.path]
+
+    def _say(self, event: MessageAppended | LoopClosing | Compacted) -> None:
+        loop = self._loop(event)
+        match event:
+            case LoopClosing():
+                loop.closing = event
+            case Compacted():
+                loop.conversation.compact(event)
+            case MessageAppended(message=message):
+                loop.conversation.append(message, event.key)
+                self._follow(loop, event, message)
+
+    def _follow(self, loop: LoopPast, event: Event, message: Message) -> None:
+        """See which turn a message belongs to, or that the loop has gone on from it."""
+        if message.role == "tool":
+            if returned := self.returned.get(event.key):
+                self.returned[event.key] = returned._replace(message=message)
+        elif message.role == "assistant":
+            if loop.turns and event.key:  # an example has no key
+                turn = loop.turns[-1]
+                turn.reply = replace(turn.reply, content=message.content, calls=message.calls)
+        elif loop.turns:
+            turn = loop.turns[-1]
+            turn.followed = "user" if "user" in (message.role, turn.followed) else "note"
+            if message.role == "user":
+                loop.closing = None
+        if message.role == "data" and (plan := self.plans.get(event.path)):
+            plan.open = None  # the outcomes of a ready-made plan are given as data
+
+    def _model(self, event: ModelCalled | ModelReplied | ModelFailed) -> None:
+        if isinstance(event, ModelCalled):
+            self.called[event.key] = event
+            return
+        self.called.pop(event.key, None)
+        if isinstance(event, ModelFailed):
+            return
+        self.replies += 1
+        self.usage[event.path] = self.usage.get(event.path, Usage()) + event.usage
+        _, number, kind = event.key.rsplit(":", 2)
+        if kind == "model":
+            loop = self._loop(event)
+            reply = Reply(finish_reason=event.finish_reason, usage=event.usage, model=event.model)
+            loop.turns.append(TurnPast(int(number), reply, loop.closing))
+
+    def _tool(self, event: ToolStarted | ToolReturned) -> None:
+        if isinstance(event, ToolStarted):
+            self.intents[event.key] = event
+            if event.effect == "once":
+                self.once[event.key] = event.path
+            return
+        self.intents.pop(event.key, None)
+        self.returned[event.key] = Returned(event, Message("tool"))
+        if plan := self.plans.get(event.path):
+            plan.open = None
+
+    def _plan(self, event: PlanAdded | PlanRejected) -> None:
+        past = self.plans.setdefault(event.path, PlanPast())
+        if isinstance(event, PlanRejected):
+            past.rejected += 1
+            return
+        new = tuple(Subtask.model_validate(subtask) for subtask in event.subtasks)
+        past.plan.add(Addition(new, event.reused, event.mended))
+        past.open, past.rejected = event, 0
+        self.constraints = tuple(dict.fromkeys((*self.constraints, *event.constraints)))
+        self.formatted_goal = self.formatted_goal or event.formatted_goal
+
+    def _subtask(self, event: SubtaskStarted | SubtaskEnded | ReviewDone) -> None:
+        match event:
+            case SubtaskStarted():
+                path = event.path.removesuffix(f"~{event.attempt}")
+                self.attempts[path] = event
+                self.first.setdefault(path, event.at)
+            case SubtaskEnded(path=path, outcome=outcome):
+                self.attempts.pop(path, None)
+                plan = self.plans[path.rpartition("/")[0]].plan
+                plan.outcomes[outcome.id] = outcome
+                plan.started.add(outcome.id)
+                for calls in (self.called, self.intents):  # it was stopped while they ran
+                    for key in [key for key in calls if key.startswith((f"{path}:", f"{path}/", f"{path}~"))]:
+                        del calls[key]
+            case ReviewDone():
+                self.reviews.setdefault(event.path, []).append(event)
