@@ -41,7 +41,8 @@ def by_turn(script: dict[str, list[Answer]]) -> Callable[[dict[str, Any]], Answe
         said = "\n".join(str(m["content"]) for m in request["messages"] if m["role"] in ("system", "user"))
         turn = sum(m["role"] == "assistant" for m in request["messages"])
         key = next(key for key in script if key in said)
-        return script[key][turn]
+        reply: Answer = script[key][turn]
+        return reply
 
     return answer
 
