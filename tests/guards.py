@@ -24,7 +24,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-NOT_COPIED = shutil.ignore_patterns(".git", ".venv*", ".*_cache", ".hypothesis", ".ori", "__pycache__", "dist", "build")
+NOT_COPIED = shutil.ignore_patterns(
+    ".git", ".venv*", ".parts", ".*_cache", ".hypothesis", ".ori", "__pycache__", "dist", "build"
+)
 SECONDS = 20
 """A test without its guard may hang; this is long for any that does not."""
 BROKEN = ("NameError", "UnboundLocalError", "ImportError", "ModuleNotFoundError", "SyntaxError", "IndentationError")

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from mcp_types import CallToolResult, Tool
 
 NOT_INSTALLED = "the MCP SDK is not installed; pip install 'ori-orchestrator[mcp]'"
+LAST_WORDS = 1_000
+"""Characters of what a server printed that are told when it has ended."""
 PAGES = 100
 """Of one list of tools; a server that does not end it is refused."""
 
@@ -120,16 +122,18 @@ class Connection:
     @contextmanager
     def _in_words(self) -> Iterator[None]:
         from mcp import MCPError
-        from mcp_types import CONNECTION_CLOSED
+        from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR
 
         try:
             yield
         except MCPError as error:
-            # over HTTP, a session that the server has forgotten has the code of any bad request
-            if error.code == CONNECTION_CLOSED or error.message == "Session terminated":
+            why = self._trace.with_refusal(error.message)
+            # over HTTP these two are made up by the SDK, when the server has forgotten the session or answers by status
+            forgotten = error.message == "Session terminated" or (error.code == INTERNAL_ERROR and why != error.message)
+            if error.code == CONNECTION_CLOSED or forgotten:
                 self._trace.closed = True
-                raise ServerGone("the server has ended, or closed the connection") from error
-            raise ToolError(" ".join(filter(None, [error.message, self._trace.refused]))) from error
+                raise ServerGone(f"the server has ended, or closed the connection: {why}") from error
+            raise ToolError(why) from error
         except (RuntimeError, ValueError) as error:  # an answer that its own schema, or the protocol's, does not allow
             raise ToolError(str(error)) from error
 
@@ -166,9 +170,10 @@ async def connect(
                 await stack.enter_async_context(client)
                 await _follow_changes(client, stack)
         except (OSError, MCPError, HTTPError, ValueError, ExceptionGroup) as error:
-            late = limit.expired() and f"it did not start within {server.start_timeout:g} s"
-            said = redact(await trace.last_words())
-            raise ToolError(f"{late or _words(error)}{said and f'; it said: {said[-1_000:]}'}") from error
+            late = f"it did not start within {server.start_timeout:g} s"
+            why = late if limit.expired() else trace.with_refusal(_words(error))
+            said = redact(await trace.last_words())[-LAST_WORDS:]
+            raise ToolError(why + (f"; it said: {said}" if said else "")) from error
         yield Connection(client, trace)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from orchestrator.errors import ConfigError, ToolError, nearest
-from orchestrator.mcp.connection import Connection, Definition, ServerGone, connect
+from orchestrator.mcp.connection import LAST_WORDS, Connection, Definition, ServerGone, connect
 from orchestrator.mcp.names import EVERYTHING, SEPARATOR, shown_name, wire_name
 from orchestrator.mcp.results import to_tool_result
 from orchestrator.resources import Resources
@@ -21,8 +21,6 @@ from orchestrator.role import Role
 from orchestrator.settings import Settings
 from orchestrator.tool import Tool, ToolContext
 
-_WORDS = 1_000
-"""Characters of a server's last words that a model is told."""
 _DESTINATION = re.compile(
     r"(?i)(^|_)(urls?|uris?|href|link|endpoint|webhook|host(name)?|domain|(e-?mail|address)(es)?|to|recipients?)$"
     r"|(Url|URL|Uri|URI|Host|Email)s?$"
@@ -172,10 +170,10 @@ class Servers:
         try:
             result = await connection.call(known.name, arguments, tell)
         except ServerGone as error:
-            words = self._redact(await connection.last_words())[-_WORDS:]
+            words = self._redact(await connection.last_words())[-LAST_WORDS:]
             said = f" It said: {words}" if words else ""
             unknown = "" if known.effect == "read" else " Whether the call took effect is not known."
-            raise ToolError(f"{shown} failed: {error}. The next call starts it again.{unknown}{said}") from None
+            raise ToolError(f"{shown} failed: {error}. The next call connects anew.{unknown}{said}") from None
         source = f"the MCP server {server!r}" if known.open_world else None
         return await to_tool_result(result, context, f"mcp/{server}", source)
 

@@ -34,8 +34,7 @@ class Trace:
         """Nothing comes from it any more."""
         self.stale = True
         """Its tools are not known, or have changed since they were listed."""
-        self.refused = ""
-        """How it refused the latest request over HTTP, as `HTTP 401`."""
+        self._refused = ""
         self._noise = ""
         self._stderr = bytearray()
         self.silent = asyncio.Event()
@@ -54,7 +53,11 @@ class Trace:
     async def answered(self, response: httpx2.Response) -> None:
         """Note how it answers over HTTP; not every server has a stream to GET."""
         if response.request.method == "POST":
-            self.refused = f"HTTP {response.status_code}" if response.is_error else ""
+            self._refused = f" (HTTP {response.status_code})" if response.is_error else ""
+
+    def with_refusal(self, error: str) -> str:
+        """Return what an error says, and the status of the latest answer over HTTP, if that was an error."""
+        return error + self._refused
 
     def read(self, stderr: int) -> None:
         """Take what has come on stderr."""
