@@ -239,7 +239,9 @@ def load_settings(project: Path | None, environment: Mapping[str, str] = os.envi
         for place, name in sorted(used, key=str)
         if name not in environment
     }
-    settings._from_environment = tuple(environment[name] for _, name in used if name in environment and _secret(name))
+    named = {name for _, name in used if _secret(name)}  # and those that tools look up themselves
+    secret = [value for name, value in environment.items() if name in named or name.endswith("_API_KEY")]
+    settings._from_environment = tuple(secret)
     settings._warnings = tuple(_literal_keys(document))
     return settings
 
