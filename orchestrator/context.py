@@ -12,6 +12,7 @@ from orchestrator.events import MessageAppended, VariableSet
 from orchestrator.ledger import Ledger
 from orchestrator.limits import Deadline, Limits
 from orchestrator.mcp.servers import Offer
+from orchestrator.memory import Recollection
 from orchestrator.messages import Json, Message
 from orchestrator.models import Model
 from orchestrator.models.tokens import Meter
@@ -90,6 +91,8 @@ class RunContext:
     """What tools keep open, for as long as the run or the orchestrator is."""
     network: AddressGuard
     """What tools may reach."""
+    memory: Recollection
+    """What its user's earlier runs kept, and where it keeps things for later ones."""
     redact: Callable[[str], str]
     """Takes secrets out of a text."""
     offer: Offer = field(default_factory=Offer)
@@ -102,6 +105,8 @@ class RunContext:
     """What was done before the run was interrupted; empty in a new one."""
     schemas: Mapping[str, Any] = field(default_factory=dict)
     """How tools were described when the run began; those that are not in it are as today."""
+    broken_tools: dict[str, str | None] = field(default_factory=dict)
+    """Why a tool failed, by the tool; None once a call of it went well."""
     constraints: tuple[str, ...] = ()
     formatted_goal: FormattedGoal | None = None
 

@@ -38,7 +38,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted(Event):
-    """A run begins; freezes what the run is."""
+    """A run begins; freezes what the run is. Its key is its session, by which the session's runs are found."""
 
     type: Literal["run.started"] = "run.started"
     goal: str

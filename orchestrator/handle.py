@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from pydantic import ValidationError
 
+from orchestrator import carry
 from orchestrator.answers import Ending, by_outcomes
 from orchestrator.context import RunContext, Variables
 from orchestrator.delegate import NAME as DELEGATE
@@ -25,6 +26,7 @@ from orchestrator.journal.log import RunLog, Subscription
 from orchestrator.ledger import Ledger
 from orchestrator.limits import Deadline, Limits
 from orchestrator.loop import stopped_at
+from orchestrator.memory import Owner, Recollection
 from orchestrator.models import Model
 from orchestrator.models.endpoint import Endpoint
 from orchestrator.models.route import Route
@@ -198,6 +200,7 @@ class RunHandle:
             slots=Slots(limits.max_parallel),
             workspace=workspace,
             variables=Variables(self._log, house.redact, past.variables),
+            memory=Recollection(house.memory, Owner(user=order.user, session=order.session), self.run_id, house.redact),
             threads=house.threads,
             meters=defaultdict(Meter) if order.model else house.meters,  # a replay counts as the first run did
             scopes={"run": self._resources, "orchestrator": house.resources.get()},
@@ -278,6 +281,7 @@ class RunHandle:
             failure = Failure(FailureKind.bug, context.redact(f"{type(error).__name__}: {error}"))
             result = self._failed(context, workers, "bug", failure)
         self._ending = True
+        await carry.keep(context, result)
         self._log.add(RunEnded(result=result))
         await self._log.commit()
         return result
@@ -327,6 +331,7 @@ class RunHandle:
     def _started(self, context: RunContext) -> RunStarted:
         order = self.order
         return RunStarted(
+            key=order.session or "",
             goal=order.goal,
             root=order.root,
             params=dict(order.params),
@@ -358,8 +363,10 @@ class RunHandle:
         order = self.order
         loop = workers.opening.open(context.roles[order.root], order.root, goal=order.goal, output=order.schema)
         planner = workers.opening.planners.get(order.root)
-        if not loop.begun:
+        fresh, digest = not loop.begun, ""
+        if fresh:
             loop.say(self._brief(context, planner))
+            digest = await self._session(context)
         if self._resumed and self._resumed.message:
             if planner:
                 planner.open = None
@@ -371,8 +378,19 @@ class RunHandle:
             if answer and answer.status == "done":
                 return Ending("done", "answer", answer.answer, answer.value)
             loop.give(table, introduced=context.text("template_ran"))
+        if digest:
+            loop.give(digest, introduced=context.text("session"))
+        if fresh:
+            await carry.recall(context, loop, order.goal)
         async with loop.toolbox.resources:
             return await loop.run()
+
+    async def _session(self, context: RunContext) -> str:
+        """Take over the variables of the session's earlier goals, and tell what came of those."""
+        if self.order.session is None:
+            return ""
+        earlier = await self._house.journal.session(self.order.session, self.order.user)
+        return carry.session(context, [event for event in earlier if event.run != self.run_id])
 
     def _brief(self, context: RunContext, planner: Planner | None) -> str:
         """Word the first message: the goal, and what there is to work with."""

@@ -20,6 +20,7 @@ from orchestrator.journal import Journal
 from orchestrator.ledger import Today
 from orchestrator.limits import Limits
 from orchestrator.mcp.servers import Servers
+from orchestrator.memory import MemoryStore
 from orchestrator.messages import Json
 from orchestrator.models import Model
 from orchestrator.models.replay import Recording, ReplayModel
@@ -133,6 +134,7 @@ class House:
     threads: ThreadPool
     network: AddressGuard
     home: Path
+    memory: MemoryStore
     resources: PerLoop[Resources]
     """What tools keep open from run to run."""
     servers: Servers

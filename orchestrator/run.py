@@ -27,6 +27,7 @@ from orchestrator.journal import Journal, open_journal
 from orchestrator.ledger import Today
 from orchestrator.limits import Limits
 from orchestrator.mcp.servers import Servers
+from orchestrator.memory import MemoryStore
 from orchestrator.messages import Json
 from orchestrator.models import Model
 from orchestrator.order import House, Order, Resumption
@@ -68,6 +69,7 @@ class Orchestrator:
         tools: Tools made in code.
         limits: Upper bounds for every run.
         max_runs: Runs at a time, others wait; None: as the project's `ori.yaml` says, without a project any number.
+        memory: Where facts of users are kept between runs; None: in a database beside the log.
         journal: Where the log goes: `memory`, `sqlite`, a path, or a journal of your own.
         deps: Handed to tools as `ctx.deps`.
         project: Folder with `ori.yaml`, `roles/`, `prompts/`, `tools/` and `scenarios/`.
@@ -88,6 +90,7 @@ class Orchestrator:
         limits: Limits | None = None,
         max_runs: int | None = None,
         journal: str | Path | Journal | None = None,
+        memory: MemoryStore | None = None,
         deps: Any = None,
         project: str | Path | None = None,
     ) -> None:
@@ -111,6 +114,7 @@ class Orchestrator:
         if journal is None:
             journal = self.settings.journal if self.project else "memory"
         self.journal: Journal = open_journal(journal, self.home / "runs.db")
+        self.memory: MemoryStore = memory or _memory(self.settings, self.home / "memory.db")
         self._entered: PerLoop[Counter[str]] = PerLoop(Counter)
         """Who is inside, in each event loop: connections belong to the loop they were made in."""
         if max_runs is None and self.project:
@@ -126,6 +130,7 @@ class Orchestrator:
             open=lambda: self,
             redact=redactor.text,
             threads=threads,
+            memory=self.memory,
             network=AddressGuard(self.settings.network.allow, threads=threads),
             home=self.home,
             limits=Limits.combine(self.settings.limits, limits),
@@ -194,8 +199,8 @@ class Orchestrator:
             output: What the result must look like: a pydantic model or a JSON Schema.
             limits: Upper bounds for this run.
             roles: Names of the roles that the planner may use; None: all.
-            session: Recorded with the run.
-            user: Recorded with the run.
+            session: Goals of one session know what came of the ones before, and share their variables.
+            user: Whose memories are recalled and kept; who pays, in the log.
         """
         if plan is not None and not isinstance(plan, Delegate):
             plan = Delegate(subtasks=tuple(plan))
@@ -314,7 +319,20 @@ class Orchestrator:
         """Close connections and the log's file; both open again at the next use."""
         await self._house.resources.get().aclose()
         await self._connections.aclose()
+        await self.memory.aclose()
         await self.journal.aclose()
+
+
+def _memory(settings: Settings, file: Path) -> MemoryStore:
+    from orchestrator.memory.sqlite import SqliteMemory
+
+    given = settings.memory.embeddings
+    if given is None:
+        return SqliteMemory(file)
+    from orchestrator.models.embedding import OpenAIEmbedder
+
+    key = given.api_key.get_secret_value() if given.api_key else None
+    return SqliteMemory(file, embedder=OpenAIEmbedder(given.model, base_url=given.base_url, api_key=key))
 
 
 def _state_home() -> Path:

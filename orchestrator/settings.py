@@ -128,6 +128,25 @@ class McpServer(BaseModel):
         return [*held, *query, *([place.password] if place.password else [])]
 
 
+class Embeddings(BaseModel):
+    """A model that turns texts into vectors, behind an endpoint that speaks the OpenAI protocol."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    model: str
+    base_url: str | None = None
+    api_key: SecretStr | None = None
+
+
+class MemorySettings(BaseModel):
+    """How memories are found again."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    embeddings: Embeddings | None = None
+    """Ranks by meaning what was found by words; None: words alone do."""
+
+
 class Settings(BaseModel):
     """The settings of one project."""
 
@@ -143,6 +162,7 @@ class Settings(BaseModel):
     network: Network = Network()
     mcp: dict[Annotated[str, Field(pattern=NAME_PATTERN)], McpServer] = {}
     """MCP servers by the name that whitelists give them: `name/tool`, `name/*`."""
+    memory: MemorySettings = MemorySettings()
     journal: str = "sqlite"
     """`sqlite`, `memory`, or the path of the log's file."""
 
@@ -204,6 +224,8 @@ class Settings(BaseModel):
     def secrets(self) -> list[str]:
         """Return every value that must not be shown, the longest first."""
         held = [m.api_key for m in self.models.values() if m.api_key]
+        if (embeddings := self.memory.embeddings) and embeddings.api_key:
+            held.append(embeddings.api_key)
         held += [value for m in self.models.values() for value in m.headers.values()]
         shown = {secret.get_secret_value() for secret in held} | set(self._from_environment)
         shown |= {text for place, text in texts(self.tools) if _secret(str(place[-1]))}

@@ -10,6 +10,7 @@ from typing import Any
 
 import orjson
 
+from orchestrator import carry
 from orchestrator.answers import Ending, by_outcomes
 from orchestrator.context import RunContext
 from orchestrator.conversation import Conversation
@@ -153,6 +154,7 @@ class Workers:
         if not loop.begun:
             loop.say(self._task(subtask))
             self._give(loop, job.needs)
+            await carry.recall(self.context, loop, subtask.goal)
         async with loop.toolbox.resources:
             return await self._reviewed(job, subtask, loop)
 

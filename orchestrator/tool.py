@@ -20,6 +20,7 @@ from uuid import UUID
 import orjson
 
 from orchestrator.errors import ConfigError, nearest
+from orchestrator.memory import Recollection
 from orchestrator.resources import Resources
 from orchestrator.sandbox.guard import AddressGuard
 from orchestrator.threads import Reference, ThreadPool
@@ -74,6 +75,10 @@ class ToolContext:
     """Return the whole text behind a handle `out:<key>`; raises `ToolError`."""
     threads: ThreadPool = field(default_factory=ThreadPool)
     """Where blocking functions run: `await ctx.threads.run(fn, …)`; one for all runs of a program."""
+    memory: Recollection = Recollection()
+    """What outlives the run."""
+    untrusted: tuple[str, ...] = ()
+    """Where the calling loop read what strangers may have written."""
     settings: Any = None
     """Of the tool's toolset: what `ori.yaml` says under `tools:`, as an instance of `Toolset.settings`."""
     scopes: Mapping[Scope, Resources] = field(default_factory=dict)

@@ -287,6 +287,7 @@ class Toolbox:
             variables=self.context.variables,
             read_output=self.context.workspace.read_output,
             threads=self.context.threads,
+            memory=self.context.memory,
             settings=self.tools[job.call.name].settings,
             scopes={**self.context.scopes, "loop": self.resources},
             network=self.network,
@@ -306,6 +307,8 @@ class Toolbox:
         value = whole if result.value == result.content else redact_json(result.value, self.context.redact)
         final = result.final and not result.error
         counted = not job.refused and (job.tool is None or job.tool.counted)
+        if job.arguments is not None and self.context.broken_tools.get(job.name, True) is not None:
+            self.context.broken_tools[job.name] = failure.message if failure else None
         self.context.log.add(
             ToolReturned(
                 path=self.path,

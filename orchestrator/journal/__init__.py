@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from orchestrator.errors import ConfigError, JournalError, nearest
-from orchestrator.events import ApprovalAsked, Event
+from orchestrator.events import ApprovalAsked, Event, RunStarted
 from orchestrator.messages import Json
 
 SignalKind = Literal["approve", "deny", "answer", "cancel"]
@@ -77,6 +77,9 @@ class Journal(Protocol):
     async def runs(self) -> Sequence[RunInfo]:
         """Return all runs, the newest first."""
 
+    async def session(self, session: str, user: str | None) -> Sequence[Event]:
+        """Return starts, ends and variables of the runs of a user's session, in order."""
+
     async def cost(self, since: float) -> Decimal:
         """Return the money spent on model calls of all runs since a moment; replayed ones cost nothing.
 
@@ -116,6 +119,11 @@ class Journal(Protocol):
 
     async def aclose(self) -> None:
         """Write what is left and let go of the store; a closed journal opens again at the next use."""
+
+
+def in_session(start: Event, session: str, user: str | None) -> bool:
+    """Whether an event is the start of a run in a user's session."""
+    return isinstance(start, RunStarted) and (start.session, start.user) == (session, user)
 
 
 def open_journal(journal: str | Path | Journal, default: Path) -> Journal:

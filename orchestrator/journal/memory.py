@@ -7,8 +7,17 @@ from contextlib import AbstractContextManager, asynccontextmanager
 from decimal import Decimal
 
 from orchestrator.errors import JournalError
-from orchestrator.events import ApprovalAsked, Event, ModelCalled, ModelReplied, RunEnded, RunStarted, ToolReturned
-from orchestrator.journal import RunInfo, Signal, find_run, open_status, unknown_run
+from orchestrator.events import (
+    ApprovalAsked,
+    Event,
+    ModelCalled,
+    ModelReplied,
+    RunEnded,
+    RunStarted,
+    ToolReturned,
+    VariableSet,
+)
+from orchestrator.journal import RunInfo, Signal, find_run, in_session, open_status, unknown_run
 from orchestrator.journal.watchers import Watchers
 from orchestrator.messages import Usage
 
@@ -57,6 +66,11 @@ class MemoryJournal:
             if isinstance(started := events[0], RunStarted)
         ]
         return sorted(infos, key=lambda info: info.started, reverse=True)
+
+    async def session(self, session: str, user: str | None) -> Sequence[Event]:
+        """Return starts, ends and variables of the runs of a user's session, in order."""
+        runs = [events for events in self._runs.values() if in_session(events[0], session, user)]
+        return [event for events in runs for event in events if isinstance(event, RunStarted | RunEnded | VariableSet)]
 
     async def cost(self, since: float) -> Decimal:
         """Return the money spent on model calls of all runs since a moment."""

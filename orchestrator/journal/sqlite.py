@@ -25,7 +25,7 @@ from pydantic import ValidationError
 
 from orchestrator.errors import JournalError
 from orchestrator.events import ApprovalAsked, Event, decode, payload
-from orchestrator.journal import RunInfo, Signal, find_run, open_status, unknown_run
+from orchestrator.journal import RunInfo, Signal, find_run, in_session, open_status, unknown_run
 from orchestrator.journal.owner import Owners
 from orchestrator.journal.signals import SignalTable, of_run
 
@@ -130,6 +130,10 @@ class SqliteJournal:
     async def runs(self) -> Sequence[RunInfo]:
         """Return all runs, the newest first."""
         return await self._read(lambda db: _runs(db, self._owners), [])
+
+    async def session(self, session: str, user: str | None) -> Sequence[Event]:
+        """Return starts, ends and variables of the runs of a user's session, in order."""
+        return await self._read(lambda db: _session(db, session, user), [])
 
     async def cost(self, since: float) -> Decimal:
         """Return the money spent on model calls of all runs since a moment."""
@@ -337,6 +341,17 @@ def _runs(db: sqlite3.Connection, owners: Owners) -> list[RunInfo]:
             waiting=waiting[run],
         )
     return list(infos.values())
+
+
+def _session(db: sqlite3.Connection, session: str, user: str | None) -> list[Event]:
+    found: list[Event] = []
+    started = f"{_READ} WHERE type = 'run.started' AND key = ? ORDER BY at"
+    for row in db.execute(started, (session,)).fetchall():
+        start = _event(*row)
+        if in_session(start, session, user):
+            later = db.execute(f"{_READ} WHERE run = ? AND type IN ('variable.set', 'run.ended') ORDER BY seq", row[:1])
+            found += [start, *(_event(*other) for other in later)]
+    return found
 
 
 def _cost(db: sqlite3.Connection, since: float) -> Decimal:

@@ -75,12 +75,17 @@ class MemoryStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Recollection:
-    """What the loops of one run remember: a store, seen by the run's owner."""
+    """What the loops of one run remember: a store, seen by the run's owner. Without one it is empty, and stays so."""
 
-    store: MemoryStore
-    owner: Owner
-    run: str
+    store: MemoryStore | None = None
+    owner: Owner = Owner()
+    run: str = ""
     redact: Callable[[str], str] = str
+
+    @property
+    def owned(self) -> bool:
+        """Whether there is somebody to remember for."""
+        return self.store is not None and self.owner != Owner()
 
     async def remember(self, text: str, *, kind: MemoryKind = "fact", untrusted: Sequence[str] = ()) -> Memory:
         """Keep something: for good where the run has a user, else for a day of its session.
@@ -91,7 +96,7 @@ class Recollection:
         text = self.redact(text).strip()
         if not text:
             raise ToolError("the text is empty; say in a sentence what to remember")
-        if self.owner == Owner():
+        if self.store is None or not self.owned:
             raise ToolError("nothing is kept: the run has neither a user nor a session (solve(…, user=…), ori --user)")
         lasting = self.owner.user is not None
         return await self.store.add(
@@ -107,7 +112,7 @@ class Recollection:
 
     async def recall(self, query: str, count: int = RECALLED) -> list[Memory]:
         """Return what fits a query, with the user's profile before it; nothing for a run of nobody."""
-        if self.owner == Owner():
+        if self.store is None or not self.owned:
             return []
         profile = list(await self.store.profile(self.owner, min(_PROFILE, count)))
         known = {memory.id for memory in profile}

@@ -65,6 +65,8 @@ def parser() -> argparse.ArgumentParser:
     for command in (solve, plan):
         command.add_argument("goal")
         command.add_argument("--input", metavar="FILE", action="append", default=[], help="file or folder to work on")
+    solve.add_argument("--session", metavar="NAME", help="go on from the earlier goals of a session")
+    solve.add_argument("--user", metavar="NAME", help="whose memories are recalled and kept")
     solve.add_argument("--workspace", metavar="DIR", type=Path, help="folder to work in (default: a new one)")
     plan.add_argument(
         "-o", "--output", metavar="FILE", type=Path, help="write it as a file to edit, for `ori run --plan`"
@@ -95,6 +97,22 @@ def parser() -> argparse.ArgumentParser:
     record = add("record", "history.record", "write a run's replies as a recording")
     record.add_argument("run", metavar="RUN")
     record.add_argument("-o", "--output", metavar="FILE", type=Path, required=True)
+
+    memory = commands.add_parser("memory", help="show or forget what is remembered of users and sessions")
+    kept = memory.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for name, work, about in (
+        ("list", "memory.list_all", "list memories, the newest first"),
+        ("forget", "memory.forget", "delete memories"),
+        ("export", "memory.export", "write memories as JSON lines"),
+    ):
+        command = kept.add_parser(name, help=about, description=about.capitalize() + ".", parents=[common])
+        command.set_defaults(work=work)
+        command.add_argument("--user", help="only those of a user")
+        command.add_argument("--session", help="only those of a session")
+        if name == "forget":
+            command.add_argument("ids", metavar="ID", type=int, nargs="*")
+        if name == "export":
+            command.add_argument("-o", "--output", metavar="FILE", type=Path)
     return top
 
 

@@ -54,7 +54,9 @@ def run(args: Namespace) -> Report:
 def solve(args: Namespace) -> Report:
     """Plan and run a goal."""
     orchestrator = Orchestrator.from_project(args.project)
-    return _run(orchestrator, orchestrator.start(args.goal, inputs=args.input, workspace=args.workspace), args)
+    whose = {"session": args.session, "user": args.user}
+    handle = orchestrator.start(args.goal, inputs=args.input, workspace=args.workspace, **whose)
+    return _run(orchestrator, handle, args)
 
 
 def _run(orchestrator: Orchestrator, handle: RunHandle, args: Namespace, scenario: Scenario | None = None) -> Report:

@@ -1,0 +1,76 @@
+"""What comes along from earlier runs, and what is kept for later ones.
+
+A session hands on a digest of its goals and its variables, read from the log; a user's memories are recalled by what a
+loop is asked. Runs of nobody bring nothing and leave nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from orchestrator.context import RunContext
+from orchestrator.errors import MemoryStoreError
+from orchestrator.events import Event, RunEnded, RunStarted, VariableSet, Warned
+from orchestrator.fitting import quote
+from orchestrator.loop import AgentLoop
+from orchestrator.results import RunResult
+
+GOALS = 10
+"""Earlier goals of a session that its digest tells of."""
+_ANSWER = 500
+"""Characters of each answer that it quotes."""
+
+
+async def recall(context: RunContext, loop: AgentLoop, task: str) -> None:
+    """Tell a loop what is remembered about its task, behind its first message: never in the static head."""
+    try:
+        memories = await context.memory.recall(task)
+    except MemoryStoreError as error:
+        context.log.add(Warned(path=loop.path, text=str(error)))
+        return
+    if memories:
+        listed = "\n".join(f"- {memory.text}" for memory in memories)
+        loop.give(listed, introduced=context.text("memories"))
+
+
+def session(context: RunContext, earlier: Sequence[Event]) -> str:
+    """Take over the variables of a session's earlier runs, and return a digest of them, a line for each.
+
+    Args:
+        context: The run.
+        earlier: Starts, ends and variables of those runs, in order.
+    """
+    goals: dict[str, str] = {}
+    told: list[str] = []
+    for event in earlier:
+        match event:
+            case RunStarted():
+                goals[event.run] = event.goal
+            case RunEnded():
+                told.append(_told(goals.get(event.run, ""), event.result))
+            case VariableSet(value=None) if event.name in context.variables:
+                del context.variables[event.name]
+            case VariableSet():
+                context.variables[event.name] = event.value
+    return "\n".join(told[-GOALS:])
+
+
+async def keep(context: RunContext, result: RunResult) -> None:
+    """Remember, for the user of a run that ended, what form they wanted, and which tools did not work."""
+    if not context.memory.owned:
+        return
+    form = context.formatted_goal.expected_output if context.formatted_goal else None
+    try:
+        if form and result.status == "done":
+            await context.memory.remember(context.text("preferred_form", form=form), kind="profile")
+        for tool, why in context.broken_tools.items():
+            if why is not None:
+                await context.memory.remember(context.text("failed_tool", tool=tool, why=why), kind="failure")
+    except MemoryStoreError as error:
+        context.log.add(Warned(text=str(error)))
+
+
+def _told(goal: str, result: RunResult) -> str:
+    files = ", ".join(artifact.path for artifact in result.artifacts)
+    wrote = f" (files: {files})" if files else ""
+    return f"- {quote(goal, _ANSWER)} → {result.status}: {quote(result.answer, _ANSWER)}{wrote}"

@@ -1,0 +1,191 @@
+"""What comes along from earlier runs: sessions, and memories of a user."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator import Orchestrator, Role, ToolContext, tool
+from orchestrator.events import VariableSet, Warned
+from orchestrator.memory import Memory, Owner
+from orchestrator.memory.sqlite import SqliteMemory
+from orchestrator.serve.cli import main
+from orchestrator.testing import ScriptedServer, call, text
+from tests.engine import ORI, delegate, logged, orchestrator, said_to, serving, subtask
+
+CLERK = Role(
+    name="clerk",
+    description="Remembers.",
+    prompt="You are a clerk.",
+    tools=("remember", "recall", "set_variable", "get_variable"),
+)
+MIRA = Owner(user="mira")
+
+
+def first_words(server: ScriptedServer, number: int = -1) -> str:
+    """Return what the first user message of a request says."""
+    content: str = next(m["content"] for m in server.requests[number]["messages"] if m["role"] == "user")
+    return content
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> SqliteMemory:
+    return SqliteMemory(tmp_path / "memory.db")
+
+
+@pytest.mark.parametrize("journal", ["memory", "sqlite"])
+async def test_a_session_knows_its_earlier_goals_and_variables(journal: str, tmp_path: Path) -> None:
+    """R8."""
+    script = [
+        call("set_variable", {"name": "region", "value": "华东"}),
+        text("The total of 华东 is 4711."),
+        call("get_variable", {"name": "region"}),
+        text("华东 again."),
+        text("nothing known"),
+        text("nothing known"),
+    ]
+    log = journal if journal == "memory" else str(tmp_path / "runs.db")
+    async with ScriptedServer(script) as server, orchestrator(server, [CLERK], journal=log) as orch:
+        await orch.run_role("clerk", "Total 华东.", session="s1", user="mira")
+        second = await orch.run_role("clerk", "And the region?", session="s1", user="mira")
+        assert "Total 华东. → done: The total of 华东 is 4711." in first_words(server, 2)
+        observed = [m["content"] for m in server.requests[3]["messages"] if m["role"] == "tool"]
+        assert observed == ['"华东"']
+        assert [event.name for event in await logged(orch, second, VariableSet)] == ["region"]
+        for other in ({"session": "s1", "user": "tom"}, {}):
+            await orch.run_role("clerk", "What is known?", **other)
+            assert "4711" not in str(server.requests[-1]["messages"])
+
+
+async def test_the_planner_of_a_session_knows_it_too() -> None:
+    async with ScriptedServer([text("12"), text("again 12")]) as server, orchestrator(server) as orch:
+        await orch.solve("How many?", session="s1")
+        await orch.solve("And now?", session="s1")
+    assert "How many? → done: 12" in first_words(server)
+    assert first_words(server).index("And now?") < first_words(server).index("How many?")
+
+
+async def test_what_a_loop_remembers_is_told_to_the_loops_of_later_runs_of_the_user(store: SqliteMemory) -> None:
+    """R53."""
+    script = [call("remember", {"text": "The budget of 2026 is 40,000 euros."}), text("kept"), text("40,000")]
+    async with ScriptedServer(script) as server, orchestrator(server, [CLERK], memory=store) as orch:
+        await orch.run_role("clerk", "Remember the budget.", user="mira")
+        await orch.run_role("clerk", "What is the budget of 2026?", user="mira")
+        system, *_ = server.requests[-1]["messages"]
+    assert "- The budget of 2026 is 40,000 euros." in first_words(server)
+    assert "budget" not in system["content"]
+    [kept] = await store.all(MIRA)
+    assert (kept.kind, kept.expires) == ("fact", None)
+
+
+async def test_each_worker_is_told_what_fits_its_own_task(store: SqliteMemory) -> None:
+    for fact in ("Lamps are bought at Lux.", "Chairs are bought at Sedia."):
+        await store.add(Memory(text=fact, owner=MIRA))
+    replies = {
+        ORI: [delegate(subtask("a", goal="buy lamps"), subtask("b", goal="buy chairs")), text("bought")],
+        "buy lamps": [text("lamps")],
+        "buy chairs": [text("chairs")],
+    }
+    async with serving(replies) as server, orchestrator(server, memory=store) as orch:
+        await orch.solve("Buy both.", user="mira")
+    [lamps], [chairs] = said_to(server, "buy lamps"), said_to(server, "buy chairs")
+    assert ("Lux" in lamps, "Sedia" in lamps) == (True, False)
+    assert ("Lux" in chairs, "Sedia" in chairs) == (False, True)
+
+
+async def test_recall_says_where_what_strangers_said_comes_from(store: SqliteMemory) -> None:
+    await store.add(Memory(text="The mail of Ana is ana@example.org", owner=MIRA, untrusted=("https://example.org",)))
+    script = [call("recall", {"query": "mail of Ana"}), call("recall", {"query": "完全无关"}), text("done")]
+    async with ScriptedServer(script) as server, orchestrator(server, [CLERK], memory=store) as orch:
+        await orch.run_role("clerk", "Look it up.", user="mira")
+    known, unknown = [m["content"] for m in server.requests[-1]["messages"] if m["role"] == "tool"]
+    assert "ana@example.org" in known
+    assert "https://example.org" in known
+    assert unknown == "Nothing that fits is remembered."
+
+
+async def test_a_run_of_nobody_cannot_remember() -> None:
+    script = [call("remember", {"text": "anything"}), text("not kept")]
+    async with ScriptedServer(script) as server, orchestrator(server, [CLERK]) as orch:
+        await orch.run_role("clerk", "Remember.")
+    [told] = [m["content"] for m in server.requests[-1]["messages"] if m["role"] == "tool"]
+    assert "neither a user nor a session" in told
+
+
+async def test_the_wanted_form_and_the_tools_that_never_worked_are_kept_at_the_end(store: SqliteMemory) -> None:
+    """R53."""
+
+    @tool(effect="read")
+    def broken(ctx: ToolContext) -> str:
+        """Fail."""
+        raise OSError("no route to host")
+
+    @tool(effect="read")
+    def flaky(again: bool) -> str:
+        """Fail once."""
+        if not again:
+            raise OSError("busy")
+        return "worked"
+
+    worker = Role(name="worker", description="Works.", prompt="You are a worker.", tools=("broken", "flaky"))
+    form = {"task_type": "report", "entities": {}, "expected_output": "a Markdown table"}
+    replies = {
+        ORI: [delegate(subtask("a"), formatted_goal=form), text("reported")] * 2,
+        "do a": [call("broken", {}), call("flaky", {"again": False}), call("flaky", {"again": True}), text("done")] * 2,
+    }
+    async with serving(replies) as server, orchestrator(server, [worker], [broken, flaky], memory=store) as orch:
+        await orch.solve("Report.", user="mira")
+        await orch.solve("Report.")
+    kept = {memory.kind: memory.text for memory in await store.all()}
+    assert len(kept) == 2
+    assert "a Markdown table" in kept["profile"]
+    assert "broken" in kept["failure"]
+    assert "no route to host" in kept["failure"]
+
+
+async def test_a_broken_memory_is_warned_of_and_ends_nothing(tmp_path: Path) -> None:
+    (tmp_path / "memory.db").write_bytes(b"no database" * 500)
+    store = SqliteMemory(tmp_path / "memory.db")
+    async with ScriptedServer([text("fine")]) as server, orchestrator(server, [CLERK], memory=store) as orch:
+        result = await orch.run_role("clerk", "Hello.", user="mira")
+        warned = await logged(orch, result, Warned)
+    assert result.status == "done"
+    assert any("memory.db cannot be read" in event.text for event in warned)
+
+
+async def test_embeddings_come_from_the_configured_server(tmp_path: Path) -> None:
+    (tmp_path / "ori.yaml").write_text("memory:\n  embeddings: {model: e, base_url: 'http://127.0.0.1:9/v1'}\n")
+    async with Orchestrator.from_project(tmp_path) as orch:
+        kept: Any = await orch.memory.add(Memory(text="The budget is 40.", owner=MIRA))  # nobody answers at that port
+        assert [memory.id for memory in await orch.memory.search("budget", MIRA)] == [kept.id]
+
+
+def test_memories_are_listed_exported_and_forgotten_from_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "ori.yaml").write_text("")
+    store = SqliteMemory(tmp_path / ".ori" / "memory.db")
+
+    async def fill() -> None:
+        for fact in ("lamps at Lux", "chairs at Sedia"):
+            await store.add(Memory(text=fact, owner=MIRA))
+        await store.add(Memory(text="only today", owner=Owner(session="s1"), expires=4e9))
+        await store.aclose()
+
+    asyncio.run(fill())
+
+    def ori(*words: str) -> tuple[int, str, str]:
+        status = main([*words, "--project", str(tmp_path)])
+        return status, *capsys.readouterr()
+
+    status, listed, _ = ori("memory", "list")
+    assert status == 0
+    assert all(words in listed for words in ("lamps at Lux", "mira", "session s1"))
+    assert ori("memory", "forget")[0] == 2
+    first = json.loads(ori("memory", "export", "--user", "mira")[1].splitlines()[0])
+    assert ori("memory", "forget", str(first["id"]))[::2] == (0, "1 forgotten\n")
+    assert ori("memory", "forget", "999")[0] == 1
+    assert ori("memory", "forget", "--session", "s1")[::2] == (0, "1 forgotten\n")
+    assert "only today" not in ori("memory", "list")[1]
