@@ -52,8 +52,8 @@ class TurnPast:
     reply: Reply
     closing: LoopClosing | None
     """Why the loop was asked to sum up, if it was."""
-    followed: Literal["", "note", "user"] = ""
-    """What was said after its tools had answered; nothing: what follows from the turn is still open."""
+    followed: Literal["", "note", "user", "reply"] = ""
+    """What came after its tools had answered; nothing: what follows from the turn is still open."""
 
 
 @dataclass(slots=True)
@@ -211,6 +211,8 @@ class Past:
         if kind == "model":
             loop = self._loop(event)
             reply = Reply(finish_reason=event.finish_reason, usage=event.usage, model=event.model)
+            if loop.turns:
+                loop.turns[-1].followed = loop.turns[-1].followed or "reply"
             loop.turns.append(TurnPast(int(number), reply, loop.closing))
 
     def _tool(self, event: ToolStarted | ToolReturned) -> None:

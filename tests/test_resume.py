@@ -4,16 +4,25 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
-from orchestrator import Role, RunResult, tool
-from orchestrator.events import Event, ModelReplied, ToolReturned
+import orjson
+
+from orchestrator import Limits, Role, RunResult, ToolContext, tool
+from orchestrator.errors import ToolError
+from orchestrator.events import ArtifactStored, Event, ModelReplied, ToolReturned
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.messages import Message
 from orchestrator.past import Past
+from orchestrator.plan import Subtask
+from orchestrator.review import Verdict
+from orchestrator.role import Review
 from orchestrator.testing import Answer, ScriptedServer, call, text
 from orchestrator.tool import Tool
-from tests.engine import ORI, WORKER, delegate, orchestrator, subtask
+from tests.engine import FILTERED, ORI, WORKER, delegate, orchestrator, subtask
+
+Script = dict[str, list[Answer]]
 
 
 class Commits(MemoryJournal):
@@ -34,7 +43,7 @@ def holding(events: Sequence[Event]) -> MemoryJournal:
     return journal
 
 
-def by_turn(script: dict[str, list[Answer]]) -> Callable[[dict[str, Any]], Answer]:
+def by_turn(script: Script) -> Callable[[dict[str, Any]], Answer]:
     """Answer a conversation by how many answers are in it: the same request gets the same reply, however often."""
 
     def answer(request: dict[str, Any]) -> Answer:
@@ -48,11 +57,14 @@ def by_turn(script: dict[str, list[Answer]]) -> Callable[[dict[str, Any]], Answe
 
 
 async def every_cut(
-    script: dict[str, list[Answer]], roles: Iterable[Role], tools: Iterable[Tool] = (), **options: Any
+    script: Script | Callable[[dict[str, Any]], Answer],
+    roles: Iterable[Role],
+    tools: Iterable[Tool] = (),
+    **options: Any,
 ) -> tuple[RunResult, int]:
     """Run once, then again from each commit of that run, and hold each end against the first one."""
     roles, tools = list(roles), list(tools)
-    async with ScriptedServer(by_turn(script)) as server:
+    async with ScriptedServer(script if callable(script) else by_turn(script)) as server:
         journal = Commits()
         whole = await orchestrator(server, roles, tools, journal=journal).solve("goal", **options)
         events = await journal.events(whole.run_id)
@@ -63,6 +75,9 @@ async def every_cut(
                 continue
             before = len(server.requests)
             left = holding(events[:mark])
+            for event in events[mark:]:
+                if isinstance(event, ArtifactStored):
+                    (Path(whole.workspace or "") / event.file).unlink(missing_ok=True)
             made = orchestrator(server, roles, tools, journal=left)
             result = await made.resume(whole.run_id)
             assert told(result) == told(whole), f"cut after event {mark}: {events[mark - 1]}"
@@ -109,3 +124,166 @@ class TestEveryCut:
         script = {ORI: [plan, text("all is 42")], "do a": work, "do b": work, "do c": work}
         whole, calls = await every_cut(script, [LOOKER], [look])
         assert (whole.status, calls) == ("done", 8)
+
+    async def test_attempts_and_a_fallback(self) -> None:
+        slow = text("", finish_reason="content_filter")
+        plan = delegate(
+            subtask("a", on_failure="retry"), subtask("b", on_failure={"goal": "do it otherwise"}), subtask("c", "a b")
+        )
+        script = {
+            ORI: [plan, text("done")],
+            "do a": [slow],
+            "do b": [slow],
+            "do c": [text("c")],
+            "otherwise": [text("b")],
+        }
+        whole, _ = await every_cut(script, [WORKER])
+        assert (whole.outcomes["a"].attempts, whole.outcomes["b"].attempts) == (2, 2)
+        assert whole.outcomes["c"].status == "skipped"
+
+    async def test_reviews_that_send_a_result_back(self) -> None:
+        reviewer = Role(name="reviewer", description="Reviews.", prompt="You review.", output=Verdict)
+        reviewed = WORKER.model_copy(update={"review": Review(by="reviewer", rounds=3), "tools": ("look",)})
+        verdicts = {"first": False, "second": False, "third": True}
+        script = {
+            ORI: [delegate(subtask("a")), text("done")],
+            "You review": [],
+            "do a": [text("first"), call("look", {"name": "x"}), text("second"), text("third")],
+        }
+
+        def answer(request: dict[str, Any]) -> Answer:
+            whole = str(request["messages"])
+            if "You review" in whole:
+                said = next(word for word in verdicts if f">\\n{word}\\n<" in whole)
+                return text(orjson.dumps({"accepted": verdicts[said], "feedback": f"not {said}"}).decode())
+            return by_turn(script)(request)
+
+        whole, _ = await every_cut(answer, [reviewed, reviewer], [look])
+        assert (whole.outcomes["a"].answer, whole.status) == ("third", "done")
+
+    async def test_a_loop_that_sums_up_at_its_limit(self) -> None:
+        again = [call("look", {"name": str(n)}) for n in range(3)]
+        limited = LOOKER.model_copy(update={"limits": Limits(max_turns=3)})
+        script = {
+            ORI: [delegate(subtask("a"), subtask("b")), text("half")],
+            "do a": [*again, text("so far")],
+            "do b": again,
+        }
+        script["do b"] = [text("b")]
+        whole, _ = await every_cut(script, [limited], [look])
+        outcome = whole.outcomes["a"]
+        assert (outcome.status, outcome.stop_reason, outcome.answer) == ("partial", "max_turns", "so far")
+
+    async def test_a_loop_that_repeats_itself_and_one_whose_tool_fails(self) -> None:
+        @tool(effect="read")
+        async def broken(name: str) -> str:
+            """Look something up. Use it for facts. Returns the fact."""
+            raise ToolError(f"no {name}")
+
+        repeating = [call("look", {"name": "x"})] * 5
+        failing = [call("broken", {"name": str(n)}) for n in range(3)]
+        both = WORKER.model_copy(update={"tools": ("look", "broken")})
+        script = {
+            ORI: [delegate(subtask("a"), subtask("b")), text("half")],
+            "do a": [*repeating, text("stuck")],
+            "do b": [*failing, text("no luck")],
+        }
+        whole, _ = await every_cut(script, [both], [look, broken])
+        assert {o.stop_reason for o in whole.outcomes.values()} == {"repeated_calls", "tool_failures"}
+
+    async def test_a_tool_without_a_model_whose_value_others_use(self) -> None:
+        @tool(effect="idempotent")
+        async def measure(name: str) -> dict[str, int]:
+            """Measure something. Use it for sizes. Returns its length."""
+            return {"length": len(name)}
+
+        measuring = WORKER.model_copy(update={"tools": ("measure",)})
+        plan = delegate(
+            subtask("m", tool="measure", args={"name": "abc"}),
+            subtask("n", "m", tool="measure", args={"name": "${outcomes.m.value.length} and ${outcomes.m.answer}"}),
+            subtask("w", "n"),
+        )
+        whole, _ = await every_cut({ORI: [plan, text("done")], "do w": [text("w")]}, [measuring], [measure])
+        assert whole.outcomes["n"].value == {"length": 18}
+
+    async def test_a_planner_below_the_planner(self) -> None:
+        lead = Role(
+            name="lead", description="Leads.", prompt="You lead.", tools=("delegate",), may_delegate=("worker",)
+        )
+        script = {
+            ORI: [delegate(subtask("l", role="lead"), subtask("z")), text("all")],
+            "You lead": [delegate(subtask("x"), subtask("y", "x")), text("both")],
+            "do z": [text("z")],
+            "do x": [call("look", {"name": "x"}), text("x")],
+            "do y": [text("y")],
+        }
+        whole, _ = await every_cut(script, [lead, LOOKER], [look])
+        assert whole.outcomes["l"].answer == "both"
+
+    async def test_a_structured_result_that_is_mended(self) -> None:
+        schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+        script = {
+            ORI: [delegate(subtask("a", output=schema)), text("done")],
+            "do a": [call("submit_result", {"m": 1}), call("look", {"name": "x"}), call("submit_result", {"n": 1})],
+        }
+        whole, _ = await every_cut(script, [LOOKER], [look])
+        assert whole.outcomes["a"].value == {"n": 1}
+
+    async def test_a_second_plan_that_replaces_what_failed(self) -> None:
+        script = {
+            ORI: [
+                delegate(subtask("a"), subtask("b", "a"), subtask("c")),
+                delegate(subtask("a2", replaces="a"), subtask("c")),
+                text("done"),
+            ],
+            "do a2": [text("a2")],
+            "do a": [FILTERED],
+            "do b": [text("b")],
+            "do c": [text("c")],
+        }
+        whole, _ = await every_cut(script, [WORKER])
+        assert (whole.status, whole.outcomes["b"].status) == ("done", "done")
+
+    async def test_wrong_plans_before_a_right_one(self) -> None:
+        wrong = delegate(subtask("a", "b"), subtask("b", "a"))
+        script = {ORI: [wrong, wrong, delegate(subtask("a")), text("done")], "do a": [text("a")]}
+        whole, _ = await every_cut(script, [WORKER])
+        assert whole.status == "done"
+
+    async def test_a_ready_made_plan(self) -> None:
+        plan = [Subtask(id="a", role="worker", goal="do a"), Subtask(id="b", role="worker", goal="do b", after=("a",))]
+        script = {ORI: [text("done")], "do a": [call("look", {"name": "x"}), text("a")], "do b": [text("b")]}
+        whole, _ = await every_cut(script, [LOOKER], [look], plan=plan)
+        assert whole.answer == "done"
+
+    async def test_empty_and_cut_answers(self) -> None:
+        script = {
+            ORI: [delegate(subtask("a"), subtask("b"), subtask("c")), text("done")],
+            "do a": [text("begin ", finish_reason="length"), text("end")],
+            "do b": [call("look", {"name": "x"}), text("thinking"), text("FINAL_ANSWER: b")],
+            "do c": [text("c")],
+        }
+        marked = LOOKER.model_copy(update={"final_marker": "required"})
+        plain = LOOKER.model_copy(update={"name": "plain"})
+        script[ORI][0] = delegate(subtask("a", role="plain"), subtask("b"), subtask("c", role="plain"))
+        whole, _ = await every_cut(script, [marked, plain], [look])
+        assert (whole.outcomes["a"].answer, whole.outcomes["b"].answer) == ("begin end", "b")
+
+    async def test_files_and_variables(self, tmp_path: Path) -> None:
+        @tool(effect="idempotent")
+        async def note(name: str, ctx: ToolContext) -> str:
+            """Note something. Use it for notes. Returns what was there."""
+            before = str(ctx.variables.get("last", "nothing"))
+            ctx.variables["last"] = name
+            await ctx.artifact(f"{name}.txt", name)
+            return before
+
+        noting = WORKER.model_copy(update={"tools": ("note",)})
+        plan = delegate(subtask("a"), subtask("b", "a"))
+        script = {
+            ORI: [plan, text("done")],
+            "do a": [call("note", {"name": "a"}), text("a")],
+            "do b": [call("note", {"name": "b"}), text("b")],
+        }
+        whole, _ = await every_cut(script, [noting], [note], workspace=tmp_path)
+        assert [a.path for a in whole.artifacts] == ["a.txt", "b.txt"]
