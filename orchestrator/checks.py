@@ -8,13 +8,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from orchestrator.errors import OriError, nearest
 from orchestrator.events import ArtifactStored, Event, ToolStarted
 from orchestrator.figures import stands_in
+from orchestrator.png import read_png
 from orchestrator.results import OutcomeStatus, RunResult, RunStatus
 from orchestrator.workspace import Workspace
 
@@ -104,6 +105,33 @@ class _TextRules(_Rules):
             yield f"matches {self.matches!r}", None if found else f"no match in {_head(text)}"
 
 
+class ImageRules(_Rules):
+    """What a PNG must be like."""
+
+    min_width: int | None = Field(None, ge=1)
+    """Pixels."""
+    min_height: int | None = Field(None, ge=1)
+    """Pixels."""
+    not_blank: Literal[True] | None = None
+    """Not all of its pixels have one colour."""
+
+    def faults(self, data: bytes) -> Iterator[Finding]:
+        """Hold the rules against a file."""
+        try:
+            image = read_png(data)
+        except ValueError as error:
+            yield "image", str(error)
+            return
+        for name, least, found in (
+            ("min_width", self.min_width, image.width),
+            ("min_height", self.min_height, image.height),
+        ):
+            if least is not None:
+                yield f"image {name}", f"expected {least} pixels, found {found}" if found < least else None
+        if self.not_blank:
+            yield "image not_blank", "every pixel has the same colour" if image.blank else None
+
+
 class FileCheck(_TextRules):
     """A file that the run wrote."""
 
@@ -113,6 +141,8 @@ class FileCheck(_TextRules):
     """Bytes."""
     sql: str | None = None
     """A query over the inputs; every value of its result must stand in the file."""
+    image: ImageRules | None = None
+    """It is a PNG like this."""
 
     def _findings(self, facts: Facts) -> Iterator[Finding]:
         label = f"file {self.file}"
@@ -123,6 +153,8 @@ class FileCheck(_TextRules):
         if self.min_size is not None:
             short = len(data) < self.min_size
             yield f"{label}: min_size", f"expected {self.min_size} bytes, found {len(data)}" if short else None
+        for rule, problem in self.image.faults(data) if self.image else ():
+            yield f"{label}: {rule}", problem
         text = data.decode("utf-8-sig", "replace")
         for rule, problem in self._text_findings(text):
             yield f"{label}: {rule}", problem

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,13 +13,25 @@ import pytest
 NODE_MODULES = Path(__file__).resolve().parent.parent / ".parts/node_modules"
 """Where `.ci/run` installs what comes from npm."""
 
-Part = Literal["mcp servers"]
+Part = Literal["chromium", "mcp servers", "miniwob"]
+
+
+
+def _has_chromium() -> bool:
+    from orchestrator.sandbox.chromium import BrowserSettings, missing
+
+    return not missing(BrowserSettings())
+
 
 _THERE: Mapping[str, Callable[[], bool]] = {
+    "chromium": _has_chromium,
     "mcp servers": lambda: (NODE_MODULES / ".package-lock.json").is_file(),
+    "miniwob": lambda: importlib.util.find_spec("miniwob") is not None,
 }
 _BRINGS: Mapping[str, str] = {
+    "chromium": "apt-get install chromium, or playwright install chromium; and pip install playwright",
     "mcp servers": ".ci/npm",
+    "miniwob": "pip install --no-deps miniwob",
 }
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from orchestrator.checks import CheckResult, evaluate
 from orchestrator.errors import ConfigError
@@ -171,3 +172,19 @@ def test_a_bad_check_is_refused_when_it_is_loaded(tmp_path: Path, check: str, me
         scenario(tmp_path, f"  - {check}")
     assert message in str(caught.value)
     assert "s.yaml:" in str(caught.value)
+
+
+def test_a_picture_has_a_size_and_something_on_it(tmp_path: Path) -> None:
+    check = "  - {file: a.png, image: {min_width: 20, min_height: 10, not_blank: true}}"
+    event = written(tmp_path, "a.png", "")
+    path = tmp_path / "workspace" / "a.png"
+    image = Image.new("RGB", (20, 10), (255, 255, 255))
+    image.save(path)
+    assert faults(tmp_path, check, events=[event]) == ["file a.png: image not_blank: every pixel has the same colour"]
+    image.putpixel((3, 3), (0, 0, 0))
+    image.save(path)
+    assert faults(tmp_path, check, events=[event]) == []
+    image.crop((0, 0, 19, 10)).save(path)
+    assert faults(tmp_path, check, events=[event]) == ["file a.png: image min_width: expected 20 pixels, found 19"]
+    path.write_text("no picture")
+    assert faults(tmp_path, check, events=[event]) == ["file a.png: image: it is no PNG"]

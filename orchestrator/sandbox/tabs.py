@@ -1,0 +1,286 @@
+"""The tabs of one loop: which one is current, what happened in them unasked, and what an action came to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+from playwright.async_api import BrowserContext, Dialog, Download, Error, Locator, Page, Response
+
+from orchestrator.errors import ToolError
+from orchestrator.sandbox.chromium import BrowserSettings, Chromium, reason
+from orchestrator.sandbox.downloads import Downloads
+from orchestrator.sandbox.guard import AddressGuard
+from orchestrator.sandbox.proxy import Proxy, open_proxy
+from orchestrator.sandbox.site import WorkspaceSite
+from orchestrator.threads import ThreadPool
+from orchestrator.workspace import LoopWorkspace
+
+ACTING = 5.0
+"""Seconds until an element must be ready for an action."""
+LOADING = 10.0
+"""Seconds that a page may go on loading before it is shown as it is."""
+CLOSING = 2.0
+"""Seconds that closing may take; what is left then ends with the browser."""
+MAX_TABS = 10
+MAX_NOTES = 10
+"""Different things that one observation tells of."""
+_NOTHING_OPEN = (
+    "no page is open here; open one with browser_open "
+    "(a page does not outlive the loop that opened it, nor a resume of the run)"
+)
+
+
+class Tabs:
+    """What one loop sees of the browser; see `open_tabs`.
+
+    Every action is bounded: a page that does not answer is closed, and the model is told.
+    """
+
+    def __init__(
+        self,
+        chromium: Chromium,
+        context: BrowserContext,
+        proxy: Proxy,
+        site: WorkspaceSite,
+        downloads: Downloads,
+        seconds: float,
+    ) -> None:
+        self.chromium, self.site, self.downloads = chromium, site, downloads
+        self.seconds = seconds
+        self._context, self._proxy = context, proxy
+        self._current: Page | None = None
+        self._notes: Counter[str] = Counter()
+        self._crashed = False
+        context.on("page", self._on_page)
+        context.on("dialog", self._on_dialog)
+        context.on("download", self._on_download)
+
+    @property
+    def page(self) -> Page:
+        """The current tab's page.
+
+        Raises:
+            ToolError: None is open.
+        """
+        pages = self._context.pages
+        if self._current not in pages:
+            self._current = pages[-1] if pages else None
+        if self._current is None or self._current.url == "about:blank" or self._current.url.startswith("chrome-error:"):
+            raise ToolError(_NOTHING_OPEN)
+        return self._current
+
+    @property
+    def all(self) -> list[Page]:
+        """The pages of all tabs, in the order of their opening."""
+        return self._context.pages
+
+    @property
+    def source(self) -> str | tuple[str, ...]:
+        """Whose words the current page may carry: nobody's, if it is the run's own and reached for nothing else."""
+        with suppress(ToolError):
+            if self._proxy.reached or not self.site.holds(self.page.url):
+                return self.site.shown(self.page.url)
+        return ()
+
+    async def open(self, url: str) -> Response | None:
+        """Load a page into the current tab, and wait until it is there.
+
+        Args:
+            url: Where it is; the site's address for a file of the workspace.
+
+        Raises:
+            ToolError: It cannot be reached, or may not.
+        """
+        page = self._current if self._current in self.all else None
+        self._proxy.refusals.clear()
+        self.downloads.begun.clear()
+        async with self._acting(f"{self.site.shown(url)} was not opened"):
+            page = page or await self._context.new_page()
+            self._current = page
+            try:
+                response = await page.goto(url, wait_until="commit", timeout=self.seconds * 1000)
+            except Error as error:
+                if "Download is starting" in str(error):
+                    await self.downloads.begun.wait()
+                    return None
+                with suppress(Error):  # the page that says so comes late, and would end the next navigation
+                    await page.wait_for_url("chrome-error://**", wait_until="commit", timeout=1000)
+                raise
+            await self._loaded(page)
+        if why := self._proxy.why(page.url):
+            raise ToolError(f"{self.site.shown(url)} was not opened: {why}")
+        return response
+
+    @asynccontextmanager
+    async def acting(self, what: str) -> AsyncIterator[Page]:
+        """Give the current page to an action, and wait until a page that it opens is there.
+
+        Args:
+            what: What was not done, if the action fails.
+
+        Raises:
+            ToolError: The page cannot do it, or answers no more.
+        """
+        page = self.page
+        url = page.url
+        async with self._acting(what):
+            yield page
+            if page.url != url and not page.is_closed():
+                await self._loaded(page)
+
+    async def element(self, page: Page, ref: str) -> Locator:
+        """Return the element that a reference of the last reading names.
+
+        Raises:
+            ToolError: There is none now.
+        """
+        name = ref.strip().strip("[]").removeprefix("ref=")
+        found = page.get_by_ref(name)
+        with suppress(Error):  # what is no reference at all
+            if await found.count() == 1:
+                return found
+        raise ToolError(
+            f"no element has the reference {ref!r} now; read the page with browser_read and take one of its [ref=…]"
+        )
+
+    async def state(self) -> str:
+        """Say which page is shown now, and what happened since this was last said."""
+        for name in await self.downloads.wait(LOADING):
+            self._note(f"{name} is still being downloaded; browser_wait waits for it")
+        lines = []
+        with suppress(ToolError):
+            page = self.page
+            async with self._acting("the title was not read"):
+                lines = [f"Page: {await page.title() or '(no title)'}", f"URL: {self.site.shown(page.url)}"]
+            if len(self.all) > 1:
+                lines.append(f"Tab: {self.all.index(page) + 1} of {len(self.all)}; browser_tabs changes it")
+        notes, self._notes = self._notes, Counter()
+        lines += [f"Note: {note}" + (f" ({times} times)" if times > 1 else "") for note, times in notes.items()]
+        return self.site.shown("\n".join(lines))
+
+    async def show(self, number: int) -> None:
+        """Make another tab the current one.
+
+        Raises:
+            ToolError: There is no such tab.
+        """
+        self._current = self._numbered(number)
+        async with self._acting(f"tab {number} was not shown"):
+            await self._current.bring_to_front()
+
+    async def close(self, number: int) -> None:
+        """Close a tab.
+
+        Raises:
+            ToolError: There is no such tab.
+        """
+        page = self._numbered(number)
+        async with self._acting(f"tab {number} was not closed"):
+            await page.close()
+
+    def _numbered(self, number: int) -> Page:
+        if not 1 <= number <= len(self.all):
+            raise ToolError(f"there is no tab {number}; {len(self.all)} are open")
+        return self.all[number - 1]
+
+    @asynccontextmanager
+    async def _acting(self, what: str) -> AsyncIterator[None]:
+        """Turn what Playwright raises into words for the model; close a page that does not answer."""
+        try:
+            async with asyncio.timeout(self.seconds + LOADING + ACTING):
+                yield
+        except TimeoutError:
+            await self._give_up()
+            raise ToolError(f"{what}: the page did not answer and was closed; open it again, or another one") from None
+        except Error as error:
+            if self._crashed or "crashed" in str(error):
+                self._crashed = False
+                await self._give_up()
+                raise ToolError(f"{what}: the page crashed and was closed; open it again, or another one") from None
+            why = next(iter(self._proxy.refusals.values()), "") if "net::" in str(error) else ""
+            raise ToolError(self.site.shown(f"{what}: {why or reason(error)}")) from None
+
+    async def _give_up(self) -> None:
+        """Close the current page, also when it is stuck."""
+        page, self._current = self._current, None
+        if page is not None:
+            with suppress(TimeoutError, Error):
+                async with asyncio.timeout(ACTING):
+                    await page.close()
+
+    async def _loaded(self, page: Page) -> None:
+        try:
+            await page.wait_for_load_state("load", timeout=LOADING * 1000)
+        except Error as error:
+            if "Timeout" not in str(error):
+                raise
+            self._note("the page is still loading; this is what there is")
+
+    def _note(self, text: str) -> None:
+        if text in self._notes or len(self._notes) < MAX_NOTES:
+            self._notes[text] += 1
+
+    # what happens unasked
+
+    async def _on_page(self, page: Page) -> None:
+        page.on("crash", self._on_crash)
+        if self._current is None:
+            return
+        if len(self.all) > MAX_TABS:
+            self._note(f"a new tab was closed at once; {MAX_TABS} are open")
+            with suppress(Error):
+                await page.close()
+        else:
+            self._current = page
+            self._note("a new tab was opened and is now the current one")
+
+    def _on_crash(self, page: Page) -> None:
+        self._crashed = True
+
+    async def _on_dialog(self, dialog: Dialog) -> None:
+        leaving = dialog.type == "beforeunload"
+        done = "left all the same" if leaving else "dismissed"
+        said = f" that says {dialog.message[:200]!r}" if dialog.message else ""
+        self._note(f"the page showed a dialog ({dialog.type}){said}; it was {done}")
+        with suppress(Error):
+            await (dialog.accept() if leaving else dialog.dismiss())
+
+    async def _on_download(self, download: Download) -> None:
+        self._note(await self.downloads.save(download))
+
+
+@asynccontextmanager
+async def open_tabs(
+    chromium: Chromium,
+    settings: BrowserSettings,
+    workspace: LoopWorkspace,
+    guard: AddressGuard,
+    threads: ThreadPool,
+) -> AsyncIterator[Tabs]:
+    """Open a browsing context of one loop: nothing is shared with others, and all its traffic is checked.
+
+    Args:
+        chromium: The running browser.
+        settings: The browser's.
+        workspace: Files that pages are opened from, and downloads go to.
+        guard: Says which addresses may be reached.
+        threads: Where files are read and written.
+    """
+    site = WorkspaceSite(workspace, threads)
+    async with open_proxy(guard, site.serve) as proxy:
+        context = await chromium.browser.new_context(
+            proxy={"server": proxy.url, "bypass": "<-loopback>"},
+            viewport={"width": settings.width, "height": settings.height},
+            service_workers="block",
+        )
+        context.set_default_timeout(ACTING * 1000)
+        try:
+            downloads = Downloads(chromium.drafts, workspace, threads)
+            yield Tabs(chromium, context, proxy, site, downloads, settings.timeout)
+        finally:
+            with suppress(TimeoutError, Error):
+                async with asyncio.timeout(CLOSING):
+                    await context.close()

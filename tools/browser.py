@@ -1,0 +1,334 @@
+"""A web browser: pages are opened, read, acted on and photographed. Each loop has tabs of its own."""
+
+from __future__ import annotations
+
+import base64
+import re
+from functools import partial
+from importlib import import_module
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field
+
+from orchestrator import ToolContext, ToolError, ToolResult, Toolset, tool
+from orchestrator.messages import Image
+from orchestrator.sandbox.chromium import BrowserSettings, missing, open_chromium
+
+if TYPE_CHECKING:
+    from orchestrator.sandbox.tabs import Tabs
+
+MAX_TEXT = 1_000_000
+"""Characters of a page's text that are read."""
+MAX_HEIGHT = 15_000
+"""Pixels of a page that one picture shows; Chromium draws hardly more."""
+MAX_WAIT = 60.0
+toolset = Toolset(BrowserSettings, missing)
+
+
+@tool(effect="idempotent", timeout=None, untrusted=True, destinations=("url",))
+async def browser_open(url: str, ctx: ToolContext) -> ToolResult:
+    """Open a web page, or an HTML file of the workspace, in the browser.
+
+    Use it when a page must be seen as a person sees it, with its scripts, or must be acted on.
+
+    Args:
+        url: https://… or http://…; for a file of the workspace its path, as site/index.html, or file:///workspace/….
+
+    Returns:
+        The page's title and status, and its elements with their references.
+    """
+    tabs = await _tabs(ctx)
+    remote = url.lower().startswith(("http:", "https:"))
+    if remote:
+        ctx.network.check_url(url)
+    elif re.match(r"(?i)(?!file:)[a-z][a-z0-9+.-]+:", url):
+        raise ToolError(f"{url[:200]!r} is not opened; give https://…, http://…, or a file of the workspace")
+    response = await tabs.open(url if remote else tabs.site.address(url))
+    if response is None:
+        return await _told(tabs, "this address is a file, which is downloaded instead of shown")
+    status = f"Status: {response.status} {response.status_text}".rstrip() + "\n\n" if remote else ""
+    return await _told(tabs, status + await _elements(tabs))
+
+
+@tool(effect="read", timeout=None, untrusted=True)
+async def browser_read(
+    ctx: ToolContext, form: Literal["elements", "text"] = "elements", ref: str | None = None
+) -> ToolResult:
+    """Read the page that is open, or a part of it.
+
+    Use it when you need what a page says, after it has changed, or for the references of its elements.
+
+    Args:
+        form: elements: a tree of what is on the page, with references as [ref=e12] that the other browser tools take,
+            and where links lead; text: nothing but the text.
+        ref: Only this element and what is in it.
+
+    Returns:
+        The page's title and URL, then what was read.
+    """
+    tabs = await _tabs(ctx)
+    return await _told(tabs, await (_elements if form == "elements" else _text)(tabs, ref))
+
+
+@tool(effect="once", timeout=None, untrusted=True)
+async def browser_click(ref: str, ctx: ToolContext, double: bool = False) -> ToolResult:
+    """Click an element of the page: a link, a button, a checkbox.
+
+    Use it when a person would click there. Read the page afterwards if you need what has changed.
+
+    Args:
+        ref: The element's reference, as e12.
+        double: Click twice.
+
+    Returns:
+        Which page is shown then, and what else happened: dialogs, new tabs, downloads.
+    """
+    tabs = await _tabs(ctx)
+    async with tabs.acting(f"{ref} was not clicked") as page:
+        await (await tabs.element(page, ref)).click(click_count=2 if double else 1)
+    return await _told(tabs, f"clicked {ref}")
+
+
+@tool(effect="once", timeout=None, untrusted=True)
+async def browser_type(ref: str, text: str, ctx: ToolContext, submit: bool = False, keys: bool = False) -> ToolResult:
+    """Put a text into a field of the page, in place of what it holds.
+
+    Use it when a form, a search box or an editor needs a text.
+
+    Args:
+        ref: The field's reference, as e12.
+        text: All that shall stand in it.
+        submit: Press Enter afterwards.
+        keys: Type it key by key after what is there, for fields that react to each key.
+
+    Returns:
+        Which page is shown then, and what else happened.
+    """
+    tabs = await _tabs(ctx)
+    async with tabs.acting(f"nothing was typed into {ref}") as page:
+        field = await tabs.element(page, ref)
+        await (field.press_sequentially(text) if keys else field.fill(text))
+        if submit:
+            await field.press("Enter")
+    return await _told(tabs, f"typed {len(text)} characters into {ref}")
+
+
+@tool(effect="once", timeout=None, untrusted=True)
+async def browser_press(key: str, ctx: ToolContext, ref: str | None = None) -> ToolResult:
+    """Press a key, or keys together.
+
+    Use it when a page reacts to keys: Enter, Escape, Tab, ArrowDown, Control+A.
+
+    Args:
+        key: The key's name, as Enter, PageDown, a, Control+C.
+        ref: The element that gets it; null: the one that has the focus.
+
+    Returns:
+        Which page is shown then, and what else happened.
+    """
+    tabs = await _tabs(ctx)
+    async with tabs.acting(f"{key!r} was not pressed") as page:
+        await ((await tabs.element(page, ref)).press(key) if ref else page.keyboard.press(key))
+    return await _told(tabs, f"pressed {key}")
+
+
+@tool(effect="once", timeout=None, untrusted=True)
+async def browser_select(ref: str, values: list[str], ctx: ToolContext) -> ToolResult:
+    """Choose from a list of options of the page.
+
+    Use it when an element is a combobox or listbox with options.
+
+    Args:
+        ref: The list's reference, as e12.
+        values: The options by their text or value; more than one where the list allows it.
+
+    Returns:
+        Which page is shown then, and what else happened.
+    """
+    tabs = await _tabs(ctx)
+    async with tabs.acting(f"nothing was chosen in {ref}") as page:
+        chosen = await (await tabs.element(page, ref)).select_option(values)
+    return await _told(tabs, f"chosen in {ref}: {', '.join(chosen) or 'nothing'}")
+
+
+@tool(effect="idempotent", timeout=None, untrusted=True)
+async def browser_scroll(
+    ctx: ToolContext, to: Literal["down", "up", "top", "bottom"] = "down", ref: str | None = None
+) -> ToolResult:
+    """Scroll the page.
+
+    Use it when a page loads more as one scrolls, or before a screenshot; reading a page needs no scrolling.
+
+    Args:
+        to: One screen down or up, or all the way.
+        ref: Scroll to this element instead.
+
+    Returns:
+        Where on the page the screen is then.
+    """
+    tabs = await _tabs(ctx)
+    async with tabs.acting("the page was not scrolled") as page:
+        if ref:
+            await (await tabs.element(page, ref)).scroll_into_view_if_needed()
+        top, height = await page.evaluate(_SCROLL, None if ref else to)
+    return await _told(tabs, f"the screen shows the page from pixel {top} on, of {height}")
+
+
+_SCROLL = """(to) => {
+    const all = document.scrollingElement ?? document.documentElement, screen = 0.9 * window.innerHeight
+    const tops = {down: all.scrollTop + screen, up: all.scrollTop - screen, top: 0, bottom: all.scrollHeight}
+    if (to) all.scrollTo({top: tops[to], behavior: 'instant'})
+    return [Math.round(all.scrollTop), all.scrollHeight]
+}"""
+
+
+@tool(effect="idempotent", timeout=None, untrusted=True)
+async def browser_wait(
+    ctx: ToolContext,
+    text: str | None = None,
+    gone: str | None = None,
+    seconds: Annotated[float, Field(gt=0, le=MAX_WAIT)] | None = None,
+) -> ToolResult:
+    """Wait until a text is on the page or gone from it, or for some seconds, and for downloads to end.
+
+    Use it when a page does its work in its own time.
+
+    Args:
+        text: What shall be there.
+        gone: What shall not be there any more.
+        seconds: How long to wait at most; with neither text, how long to wait. At most 60.
+
+    Returns:
+        Which page is shown then, and what else happened.
+    """
+    tabs = await _tabs(ctx)
+    await tabs.downloads.wait(seconds or MAX_WAIT)
+    async with tabs.acting("the wait was in vain") as page:
+        limit = (seconds or tabs.seconds) * 1000
+        if text is not None:
+            await page.get_by_text(text).filter(visible=True).first.wait_for(timeout=limit)
+        if gone is not None:
+            await page.get_by_text(gone).filter(visible=True).first.wait_for(state="hidden", timeout=limit)
+        if text is gone is None and seconds:
+            await page.wait_for_timeout(limit)
+    return await _told(tabs)
+
+
+@tool(effect="idempotent", timeout=None, untrusted=True)
+async def browser_screenshot(
+    ctx: ToolContext, path: str | None = None, full_page: bool = False, ref: str | None = None
+) -> ToolResult:
+    """Take a picture of the page, as a PNG file in the workspace.
+
+    Use it when it matters what a page looks like.
+
+    Args:
+        path: Where it goes, as pictures/start.png; null: a new name.
+        full_page: All of the page, not only what the screen shows.
+        ref: Only this element.
+
+    Returns:
+        The file; you see the picture too if you can see pictures.
+    """
+    tabs = await _tabs(ctx)
+    path = path or _free_name(ctx)
+    if PurePosixPath(path).suffix.lower() != ".png":
+        raise ToolError(f"path={path!r}: a screenshot is a PNG file; name it as page.png")
+    async with tabs.acting("no picture was taken") as page:
+        limit = tabs.seconds * 1000
+        if ref:
+            data = await (await tabs.element(page, ref)).screenshot(timeout=limit)
+        elif full_page:
+            width, height = await page.evaluate("[innerWidth, document.documentElement.scrollHeight]")
+            data = await page.screenshot(
+                full_page=True,
+                clip={"x": 0, "y": 0, "width": width, "height": min(height, MAX_HEIGHT)},
+                timeout=limit,
+            )
+        else:
+            data = await page.screenshot(timeout=limit)
+    artifact = await ctx.threads.run(ctx.workspace.write, path, data)
+    image = Image(artifact.path, "image/png", base64.b64encode(data).decode())
+    told = await _told(tabs, f"{artifact.path} written")
+    return ToolResult(told.content, images=(image,), untrusted=told.untrusted)
+
+
+@tool(effect="idempotent", timeout=None, untrusted=True)
+async def browser_back(ctx: ToolContext) -> ToolResult:
+    """Go back to the page before.
+
+    Use it when a link led where you did not want to be.
+
+    Returns:
+        The page's title and URL, and its elements with their references.
+    """
+    tabs = await _tabs(ctx)
+    async with tabs.acting("there was no going back") as page:
+        if await page.go_back(wait_until="commit", timeout=tabs.seconds * 1000) is None:
+            raise ToolError("there is no page before this one in this tab; open one with browser_open")
+    return await _told(tabs, await _elements(tabs))
+
+
+@tool(effect="idempotent", timeout=None, untrusted=True)
+async def browser_tabs(ctx: ToolContext, show: int | None = None, close: int | None = None) -> ToolResult:
+    """List the tabs of the browser; show or close one.
+
+    Use it when a click has opened a new tab, or an old one is needed again.
+
+    Args:
+        show: Number of the tab that the other tools shall use.
+        close: Number of the tab to close.
+
+    Returns:
+        A line for each tab: its number and its URL.
+    """
+    tabs = await _tabs(ctx)
+    if close is not None:
+        await tabs.close(close)
+    if show is not None:
+        await tabs.show(show)
+    lines = [f"{number}: {tabs.site.shown(page.url)}" for number, page in enumerate(tabs.all, 1)]
+    return await _told(tabs, "\n".join(lines) or "no tab is open")
+
+
+async def _tabs(ctx: ToolContext) -> Tabs:
+    """Return the loop's tabs, in a browser that is alive; both are opened on first use."""
+    open_browser = partial(open_chromium, ctx.settings, ctx.threads)
+    chromium = await ctx.keep("browser", open_browser)
+    if not chromium.alive:
+        await ctx.drop("browser")
+        chromium = await ctx.keep("browser", open_browser)
+    module = await ctx.threads.run(import_module, "orchestrator.sandbox.tabs")  # loads Playwright
+    open_tabs = partial(module.open_tabs, chromium, ctx.settings, ctx.workspace, ctx.network, ctx.threads)
+    tabs: Tabs = await ctx.keep("tabs", open_tabs, "loop")
+    if tabs.chromium is not chromium:
+        await ctx.drop("tabs", "loop")
+        tabs = await ctx.keep("tabs", open_tabs, "loop")
+    return tabs
+
+
+async def _told(tabs: Tabs, text: str = "") -> ToolResult:
+    """Say which page is shown and what happened, then the text; marked as the page's own words."""
+    state = await tabs.state()
+    return ToolResult("\n".join(filter(None, (state, tabs.site.shown(text)))), untrusted=tabs.source)
+
+
+async def _elements(tabs: Tabs, ref: str | None = None) -> str:
+    async with tabs.acting("the page was not read") as page:
+        part = await tabs.element(page, ref) if ref else page
+        return await part.aria_snapshot(mode="ai", timeout=tabs.seconds * 1000) or "(the page is empty)"
+
+
+async def _text(tabs: Tabs, ref: str | None = None) -> str:
+    async with tabs.acting("the page was not read") as page:
+        part = await tabs.element(page, ref) if ref else page.locator("body")
+        text = await part.evaluate(f"part => (part.innerText ?? part.textContent).slice(0, {MAX_TEXT})")
+    return str(text).strip() or "(no text)"
+
+
+def _free_name(ctx: ToolContext) -> str:
+    number = 1
+    while ctx.workspace.resolve(f"screenshot-{number}.png").exists():
+        number += 1
+    return f"screenshot-{number}.png"
