@@ -16,7 +16,6 @@ NODE_MODULES = Path(__file__).resolve().parent.parent / ".parts/node_modules"
 Part = Literal["chromium", "mcp servers", "miniwob"]
 
 
-
 def _has_chromium() -> bool:
     from orchestrator.sandbox.chromium import BrowserSettings, missing
 
