@@ -5,18 +5,15 @@ from __future__ import annotations
 import base64
 import re
 from functools import partial
-from importlib import import_module
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from orchestrator import ToolContext, ToolError, ToolResult, Toolset, tool
 from orchestrator.messages import Image
 from orchestrator.sandbox.chromium import BrowserSettings, missing, open_chromium
-
-if TYPE_CHECKING:
-    from orchestrator.sandbox.tabs import Tabs
+from orchestrator.sandbox.tabs import Tabs, open_tabs
 
 MAX_TEXT = 1_000_000
 """Characters of a page's text that are read."""
@@ -299,12 +296,11 @@ async def _tabs(ctx: ToolContext) -> Tabs:
     if not chromium.alive:
         await ctx.drop("browser")
         chromium = await ctx.keep("browser", open_browser)
-    module = await ctx.threads.run(import_module, "orchestrator.sandbox.tabs")  # loads Playwright
-    open_tabs = partial(module.open_tabs, chromium, ctx.settings, ctx.workspace, ctx.network, ctx.threads)
-    tabs: Tabs = await ctx.keep("tabs", open_tabs, "loop")
+    open_own = partial(open_tabs, chromium, ctx.settings, ctx.workspace, ctx.network, ctx.threads)
+    tabs = await ctx.keep("tabs", open_own, "loop")
     if tabs.chromium is not chromium:
         await ctx.drop("tabs", "loop")
-        tabs = await ctx.keep("tabs", open_tabs, "loop")
+        tabs = await ctx.keep("tabs", open_own, "loop")
     return tabs
 
 

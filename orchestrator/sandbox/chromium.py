@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -104,20 +105,19 @@ async def open_chromium(settings: BrowserSettings, threads: ThreadPool) -> Async
     Raises:
         ToolError: It does not start.
     """
-    from playwright.async_api import Error, async_playwright
-
+    playwright = await threads.run(import_module, "playwright.async_api")  # it takes half a second
     home = Path(tempfile.mkdtemp(prefix="ori-browser-", dir=_temporary()))
-    manager = async_playwright()
+    manager = playwright.async_playwright()
     # in a task of its own: a start that is cancelled half-way leaves a driver that nobody can stop
     starting = asyncio.get_running_loop().create_task(manager.start())
     try:
         try:
             browser = await _launched(await asyncio.shield(starting), settings, home)
-        except Error as error:
+        except failures() as error:
             raise ToolError(f"the browser does not start: {reason(error)}") from error
         yield Chromium(browser, home / "drafts", _driver(manager))
     finally:
-        with suppress(TimeoutError, Error):
+        with suppress(TimeoutError, failures()):
             async with asyncio.timeout(STOPPING):
                 await (await starting).stop()
         with suppress(ProcessLookupError, AttributeError):
@@ -148,6 +148,13 @@ async def _launched(playwright: Playwright, settings: BrowserSettings, home: Pat
     )
     assert context.browser is not None
     return context.browser
+
+
+def failures() -> type[Exception]:
+    """Return what Playwright raises; a function, so that importing this module does not load it."""
+    from playwright.async_api import Error
+
+    return Error
 
 
 _TELLING = re.compile(

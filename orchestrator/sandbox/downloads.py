@@ -7,13 +7,16 @@ import re
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
-
-from playwright.async_api import Download, Error
+from typing import TYPE_CHECKING
 
 from orchestrator.errors import ToolError
 from orchestrator.files import format_size
+from orchestrator.sandbox.chromium import failures
 from orchestrator.threads import ThreadPool
 from orchestrator.workspace import LoopWorkspace
+
+if TYPE_CHECKING:
+    from playwright.async_api import Download
 
 FOLDER = "downloads"
 """Of the workspace."""
@@ -57,7 +60,7 @@ class Downloads:
         self.begun.set()
         try:
             return await self._save(download, name)
-        except (ToolError, Error) as error:
+        except (ToolError, failures()) as error:
             return f"{name} was not downloaded: {error}"
         finally:
             self._going.remove(name)

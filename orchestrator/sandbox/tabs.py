@@ -6,17 +6,19 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-
-from playwright.async_api import BrowserContext, Dialog, Download, Error, Locator, Page, Response
+from typing import TYPE_CHECKING
 
 from orchestrator.errors import ToolError
-from orchestrator.sandbox.chromium import BrowserSettings, Chromium, reason
+from orchestrator.sandbox.chromium import BrowserSettings, Chromium, failures, reason
 from orchestrator.sandbox.downloads import Downloads
 from orchestrator.sandbox.guard import AddressGuard
 from orchestrator.sandbox.proxy import Proxy, open_proxy
 from orchestrator.sandbox.site import WorkspaceSite
 from orchestrator.threads import ThreadPool
 from orchestrator.workspace import LoopWorkspace
+
+if TYPE_CHECKING:
+    from playwright.async_api import BrowserContext, Dialog, Download, Locator, Page, Response
 
 ACTING = 5.0
 """Seconds until an element must be ready for an action."""
@@ -102,11 +104,11 @@ class Tabs:
             self._current = page
             try:
                 response = await page.goto(url, wait_until="commit", timeout=self.seconds * 1000)
-            except Error as error:
+            except failures() as error:
                 if "Download is starting" in str(error):
                     await self.downloads.begun.wait()
                     return None
-                with suppress(Error):  # the page that says so comes late, and would end the next navigation
+                with suppress(failures()):  # the page that says so comes late, and would end the next navigation
                     await page.wait_for_url("chrome-error://**", wait_until="commit", timeout=1000)
                 raise
             await self._loaded(page)
@@ -139,7 +141,7 @@ class Tabs:
         """
         name = ref.strip().strip("[]").removeprefix("ref=")
         found = page.get_by_ref(name)
-        with suppress(Error):  # what is no reference at all
+        with suppress(failures()):  # what is no reference at all
             if await found.count() == 1:
                 return found
         raise ToolError(
@@ -195,7 +197,7 @@ class Tabs:
         except TimeoutError:
             await self._give_up()
             raise ToolError(f"{what}: the page did not answer and was closed; open it again, or another one") from None
-        except Error as error:
+        except failures() as error:
             if self._crashed or "crashed" in str(error):
                 self._crashed = False
                 await self._give_up()
@@ -207,14 +209,14 @@ class Tabs:
         """Close the current page, also when it is stuck."""
         page, self._current = self._current, None
         if page is not None:
-            with suppress(TimeoutError, Error):
+            with suppress(TimeoutError, failures()):
                 async with asyncio.timeout(ACTING):
                     await page.close()
 
     async def _loaded(self, page: Page) -> None:
         try:
             await page.wait_for_load_state("load", timeout=LOADING * 1000)
-        except Error as error:
+        except failures() as error:
             if "Timeout" not in str(error):
                 raise
             self._note("the page is still loading; this is what there is")
@@ -231,7 +233,7 @@ class Tabs:
             return
         if len(self.all) > MAX_TABS:
             self._note(f"a new tab was closed at once; {MAX_TABS} are open")
-            with suppress(Error):
+            with suppress(failures()):
                 await page.close()
         else:
             self._current = page
@@ -245,7 +247,7 @@ class Tabs:
         done = "left all the same" if leaving else "dismissed"
         said = f" that says {dialog.message[:200]!r}" if dialog.message else ""
         self._note(f"the page showed a dialog ({dialog.type}){said}; it was {done}")
-        with suppress(Error):
+        with suppress(failures()):
             await (dialog.accept() if leaving else dialog.dismiss())
 
     async def _on_download(self, download: Download) -> None:
@@ -281,6 +283,6 @@ async def open_tabs(
             downloads = Downloads(chromium.drafts, workspace, threads)
             yield Tabs(chromium, context, proxy, site, downloads, settings.timeout)
         finally:
-            with suppress(TimeoutError, Error):
+            with suppress(TimeoutError, failures()):
                 async with asyncio.timeout(CLOSING):
                     await context.close()
