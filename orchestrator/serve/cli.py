@@ -80,6 +80,8 @@ def parser() -> argparse.ArgumentParser:
     doctor.add_argument("model", nargs="?", default="default", help="key of the model in ori.yaml (default: default)")
     doctor.add_argument("--full", action="store_true", help="make two more calls, to see all of it")
 
+    add("mcp", "mcp.serve", "offer runs to MCP clients, over stdin and stdout")
+
     add("check", "content.check", "say what is wrong with settings, roles, prompts, tools, scenarios")
     add("roles", "content.roles", "list the roles")
     add("tools", "content.tools", "list the tools")

@@ -47,7 +47,7 @@ def run(args: Namespace) -> Report:
         scenario, params=params, workspace=args.workspace, plan=plan and plan.delegate(), replay=replay
     )
     if replay:
-        _say(_replays(scenario, asked=args.replay))
+        _say(f"ori: {replays(scenario, asked=args.replay)}")
     return _run(orchestrator, handle, args, scenario.bind(params))
 
 
@@ -67,7 +67,7 @@ def _run(orchestrator: Orchestrator, handle: RunHandle, args: Namespace, scenari
             interrupt.notice = _interrupted(handle)
             await _follow(orchestrator, handle, args)
             result = await handle.result()
-            return result, await _checked(orchestrator, result, scenario) if scenario else []
+            return result, await checked(orchestrator, result, scenario) if scenario else []
 
     try:
         with redirect_stdout(sys.stderr):  # a tool that prints must not spoil the answer
@@ -79,7 +79,7 @@ def _run(orchestrator: Orchestrator, handle: RunHandle, args: Namespace, scenari
     if status == DONE and not all(check.passed for check in checks):
         status = FAILED
     data = result.model_dump(mode="json") | {"checks": [asdict(check) for check in checks]}
-    return Report(data=data, text=result.answer, note="\n".join(_summary(result, checks)), status=status)
+    return Report(data=data, text=result.answer, note="\n".join(summary(result, checks)), status=status)
 
 
 async def _follow(orchestrator: Orchestrator, handle: RunHandle, args: Namespace) -> None:
@@ -97,14 +97,14 @@ async def _follow(orchestrator: Orchestrator, handle: RunHandle, args: Namespace
         await terminal.watch(handle, sys.stderr)
 
 
-async def _checked(orchestrator: Orchestrator, result: RunResult, scenario: Scenario) -> list[CheckResult]:
+async def checked(orchestrator: Orchestrator, result: RunResult, scenario: Scenario) -> list[CheckResult]:
     """Hold a scenario's checks against its run."""
     events = await orchestrator.journal.events(result.run_id)
     workspace = Path(result.workspace or ".")
     return evaluate(scenario.checks, result, workspace, events, inputs=scenario.input_files())
 
 
-def _summary(result: RunResult, checks: Sequence[CheckResult]) -> Iterator[str]:
+def summary(result: RunResult, checks: Sequence[CheckResult]) -> Iterator[str]:
     """Say how a run went: what is not the answer itself."""
     from orchestrator.serve import terminal
 
@@ -133,13 +133,13 @@ def _interrupted(handle: RunHandle) -> str:
     return f"ori: interrupted; what happened until then: ori show {handle.run_id}"
 
 
-def _replays(scenario: Scenario, asked: bool) -> str:
+def replays(scenario: Scenario, *, asked: bool = False) -> str:
     """Say in one line that no model is asked, and whose words these are."""
     from orchestrator.models.replay import Recording
 
     header = Recording.load(scenario.recording_file() or "").header
     author = "scripted by hand" if header.scripted else f"recorded from {header.model}"
-    return f"ori: {'' if asked else 'no model is configured: '}replaying replies {author}"
+    return f"{'' if asked else 'no model is configured: '}replaying replies {author}"
 
 
 def _say(text: str) -> None:
@@ -260,7 +260,7 @@ async def _test(orchestrator: Orchestrator, name: str, live: bool, interrupt: In
         interrupt.notice = _interrupted(handle)
         async with handle:
             result = await handle.result()
-        checks = await _checked(orchestrator, result, scenario.bind())
+        checks = await checked(orchestrator, result, scenario.bind())
     except ConfigError as error:
         return Tested(title, error=str(error))
     return Tested(title, result.run_id, tuple(checks))
