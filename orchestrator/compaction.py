@@ -78,7 +78,7 @@ class Window:
             return False
         draft = _Draft(self, turn, before, min(most, int(self.settings.keep * room)), most)
         await draft.make()
-        if (change := draft.change()) is None:
+        if (change := draft.change(before)) is None:
             return False
         self.conversation.compact(change)
         change = replace(change, tokens_after=self.tokens, hash=self.conversation.hash)
@@ -140,8 +140,8 @@ class _Draft:
         if self.tokens > self.most:
             self._cut_inside()
 
-    def change(self) -> Compacted | None:
-        """Return what is to become of the conversation; None: nothing."""
+    def change(self, before: int) -> Compacted | None:
+        """Return what is to become of the conversation, which had so many tokens; None: nothing."""
         kept = range(0) if self.became is None else range(self.start, self.last)
         gone = set(kept) - {i for i in self.became or () if isinstance(i, int)}
         shortened = tuple((i, text) for i, text in sorted(self.shortened.items()) if i not in gone)
@@ -154,7 +154,7 @@ class _Draft:
             start=kept.start,
             end=kept.stop,
             became=tuple(self.became or ()),
-            tokens_before=self.window.tokens,
+            tokens_before=before,
             tokens_after=0,
             hash="",
         )
@@ -323,7 +323,7 @@ class _Draft:
         for i in gone:
             call = self.calls.get(self.messages[i].call_id or "")
             if call and self._is_result(i) and len(self.messages[i].content) > LEAST_CUT:
-                lines.append(f"- {self._kept(i)}: {call.name} {call.arguments[:100]}")
+                lines.append(f"- {self._kept(i)} ({call.name} {call.arguments[:100]})")
         if not lines:
             return ""
         lines = list(dict.fromkeys(lines))
@@ -333,7 +333,7 @@ class _Draft:
         for line in reversed(lines):
             room -= self._weigh(line)
             if room < 0:
-                shown.append(f"- {OUTPUT_PREFIX}{index}: the list of all {len(lines)} outputs")
+                shown.append(f"- {OUTPUT_PREFIX}{index} (the list of all {len(lines)})")
                 break
             shown.append(line)
         return "\n".join(reversed(shown))

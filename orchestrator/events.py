@@ -54,6 +54,8 @@ class RunStarted(Event):
     """`description` and `parameters` of every tool that a role of the run names."""
     models: dict[str, str]
     """Model name by key of `ori.yaml`."""
+    windows: dict[str, int] = field(default_factory=dict)
+    """Tokens of each model's window, by the same key."""
     order: dict[str, Any] = field(default_factory=dict)
     """The rest of what the run was asked to do, as `Order.frozen()`."""
     delegable: tuple[str, ...] = ()

@@ -340,6 +340,7 @@ class RunHandle:
             order=order.frozen(),
             read_only=context.workspace.read_only,
             **self._frozen(context),
+            windows={role.model: context.models(role.model)[0].window for role in context.roles.values()},
             scenario=order.scenario,
             session=order.session,
             user=order.user,

@@ -88,7 +88,6 @@ def test_what_a_text_is_made_of(text: str, counts: Counts) -> None:
 
 
 def test_chinese_weighs_more_than_its_characters_over_four() -> None:
-    """B37: four characters a token is four times too low for Chinese, and compaction comes too late."""
     assert 700 <= estimate_tokens("汉字" * 500) <= 1200
     assert 390 <= estimate_tokens("word " * 400) <= 500
 

@@ -26,7 +26,7 @@ from orchestrator.models.presets import PresetName, preset_for
 from orchestrator.models.quirks import response_format, schema_words, shape, shape_messages
 from orchestrator.models.refusals import longest_answer, refused, window
 from orchestrator.models.replies import Assembly, Telling, offered_names, read_body, read_reply
-from orchestrator.models.tokens import Price, estimate_tokens
+from orchestrator.models.tokens import Price, default_output, estimate_tokens
 from orchestrator.models.wire import MOST_TOOLS, Transcript, decode, encode, wire_messages, wire_tools
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class OpenAIModel:
     ) -> None:
         self.name = model
         self.window = window
-        self.max_output = max_output or min(8192, window // 4)
+        self.max_output = max_output or default_output(window)
         self._most: int | None = None  # tokens of an answer, as the server said
         self.vision = vision
         self.base_url = base_url or os.environ.get("OPENAI_BASE_URL") or "https://api.openai.com/v1"

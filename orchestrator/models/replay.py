@@ -16,6 +16,7 @@ from orchestrator.errors import ConfigError, ReplayMiss, nearest
 from orchestrator.events import Event, MessageAppended, ModelReplied, RunStarted
 from orchestrator.failure import Failure, FailureKind
 from orchestrator.messages import Delta, Message, Reply, Request, ToolCall, Usage
+from orchestrator.models.tokens import default_output
 
 SCRIPTED = "scripted"
 """Who said the replies of a recording that was written by hand."""
@@ -48,6 +49,8 @@ class Header(_Strict):
     """Who said the replies."""
     scripted: bool = False
     """Written by hand, not said by a model."""
+    window: int = 128_000
+    """Tokens of the model's window, so that a replay compacts where the run did."""
     note: str = ""
 
 
@@ -153,17 +156,15 @@ class ReplayModel:
 
     Args:
         recording: What it knows.
-        window: As the recorded model's.
-        max_output: As the recorded model's.
     """
 
     replayed = True
     """Its replies cost nothing."""
 
-    def __init__(self, recording: Recording, *, window: int = 128_000, max_output: int = 8192) -> None:
+    def __init__(self, recording: Recording) -> None:
         self.name = recording.header.model
-        self.window = window
-        self.max_output = max_output
+        self.window = recording.header.window
+        self.max_output = default_output(self.window)
         self.recording = recording
 
     @property
@@ -226,7 +227,7 @@ def record(events: Iterable[Event], *, scenario: str = "", note: str = "") -> Re
         scenario: Its name, where the log does not say it.
         note: For the header.
     """
-    workspace, model = "", ""
+    workspace, model, window = "", "", 0
     replies: dict[str, ModelReplied] = {}
     said: dict[str, Message] = {}
     seen: dict[str, list[str]] = defaultdict(list)  # by path: observations since the last assistant message
@@ -235,6 +236,7 @@ def record(events: Iterable[Event], *, scenario: str = "", note: str = "") -> Re
         match event:
             case RunStarted():
                 workspace, scenario = event.workspace, event.scenario or scenario
+                window = max(event.windows.values(), default=128_000)
             case ModelReplied():
                 replies[event.key], model = event, model or event.model
                 observed[event.key] = "\n\n".join(seen[event.path])
@@ -248,7 +250,8 @@ def record(events: Iterable[Event], *, scenario: str = "", note: str = "") -> Re
         # as `Workspace.without_path` does, so that what is shown is what was hashed
         text = observed[key].replace(workspace, "/workspace") if workspace else observed[key]
         lines[key] = _line(replied, said.get(key, Message("assistant", replied.content)), text)
-    return Recording(Header(scenario=scenario, model=model, scripted=model == SCRIPTED, note=note), lines)
+    scripted = model == SCRIPTED
+    return Recording(Header(scenario=scenario, model=model, scripted=scripted, window=window, note=note), lines)
 
 
 def _line(replied: ModelReplied, message: Message, observed: str) -> Line:

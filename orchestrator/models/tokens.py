@@ -97,6 +97,11 @@ def portion(text: str, tokens: int) -> int:
     return max(1, len(text) if whole <= tokens else len(text) * tokens // whole)
 
 
+def default_output(window: int) -> int:
+    """Return the tokens that an answer may have where nobody says it: a quarter of the window, at most 8,192."""
+    return min(8192, window // 4)
+
+
 class Price(BaseModel):
     """What a model costs, per million tokens."""
 
