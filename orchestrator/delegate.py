@@ -17,7 +17,7 @@ from orchestrator.events import PlanAdded, PlanProposed, PlanRejected, SubtaskEn
 from orchestrator.failure import RULES, Failure, FailureKind
 from orchestrator.limits import Deadline
 from orchestrator.messages import Json
-from orchestrator.models.tokens import estimate_tokens
+from orchestrator.models.tokens import estimate_tokens, portion
 from orchestrator.plan import Addition, Delegate, Plan, PlanFaults, Rules, Subtask
 from orchestrator.relevance import content_words, gist
 from orchestrator.results import Outcome
@@ -212,7 +212,7 @@ class Planner:
     async def _run(self) -> None:
         async def execute(subtask: Subtask, ticket: Ticket) -> Outcome:
             outcome = await self.execute(self, subtask, ticket)
-            self.context.ledger.expect(self.path, estimate_tokens(outcome.answer[: self._room]))
+            self.context.ledger.expect(self.path, min(self._room, estimate_tokens(outcome.answer)))
             return outcome
 
         async with self.ticket.lent() if self.ticket else nullcontext():
@@ -264,7 +264,7 @@ class Planner:
     def _table(self, ids: Sequence[str]) -> str:
         """Show outcomes in plan order, cut so that together they fit the planner's window."""
         outcomes = [self.plan.outcomes[id] for id in self.plan.subtasks if id in ids and id in self.plan.outcomes]
-        each = max(LEAST, self._room // max(1, len(outcomes)))
+        each = self._room // max(1, len(outcomes))
         return "\n\n".join(show_outcome(self.context, outcome, each) for outcome in outcomes)
 
     def _digest(self, tokens: int) -> str:
@@ -285,8 +285,8 @@ class Planner:
 
     @property
     def _room(self) -> int:
-        """Characters that the outcomes of one call may fill together."""
-        return int(self.window * OUTCOMES_SHARE * 2)  # two characters a token: between English and Chinese
+        """Tokens that the outcomes of one call may fill together."""
+        return int(self.window * OUTCOMES_SHARE)
 
     def _schema(self) -> dict[str, Json]:
         """Return the arguments' JSON Schema, with the roles of this run as the only ones."""
@@ -312,11 +312,19 @@ Execute = Callable[[Planner, Subtask, Ticket], Awaitable[Outcome]]
 """Runs one subtask for a planner."""
 
 
-def show_outcome(context: RunContext, outcome: Outcome, limit: int) -> str:
-    """Return an outcome as other loops read it: fenced as data, a long one as its head and a handle."""
+def show_outcome(context: RunContext, outcome: Outcome, tokens: int, most: int | None = None) -> str:
+    """Return an outcome as other loops read it: fenced as data, a long one as its head and a handle.
+
+    Args:
+        context: The run.
+        outcome: What is shown.
+        tokens: That it may fill; it gets `LEAST` characters all the same.
+        most: Characters that it may fill.
+    """
     text = outcome.answer
     if not text and outcome.value is not None:
         text = orjson.dumps(outcome.value).decode()
+    limit = min(max(LEAST, portion(text, tokens)), most or len(text))
     if len(text) > limit:
         handle = context.workspace.store_output(f"{outcome.path}:answer", text)
         text = f"{text[:limit]}\n[{limit} of {len(text)} characters; the whole is {handle}]"

@@ -172,9 +172,8 @@ class Workers:
     def _give(self, loop: AgentLoop, needs: Sequence[Outcome]) -> None:
         """Put the outcomes a loop may use into its conversation, fenced as data, cut so that together they fit."""
         if needs:
-            room = int(loop.model.window * NEEDS_SHARE * 2)  # two characters a token: between English and Chinese
-            each = min(NEED_CHARACTERS, room // len(needs))
-            shown = "\n\n".join(show_outcome(self.context, need, each) for need in needs)
+            each = int(loop.model.window * NEEDS_SHARE) // len(needs)
+            shown = "\n\n".join(show_outcome(self.context, need, each, NEED_CHARACTERS) for need in needs)
             loop.give(shown, introduced=self.context.text("worker_results"))
 
     # a tool without a model

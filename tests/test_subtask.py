@@ -110,13 +110,13 @@ class TestTheFirstMessage:
         ids = [f"s{n}" for n in range(10)]
         plan = delegate(*map(subtask, ids), subtask("all", " ".join(ids), role="small"))
         small = WORKER.model_copy(update={"name": "small", "prompt": "You are small.", "model": "small"})
-        replies = {ORI: [plan, text("ok")], "You are small": text("fine"), "You are a worker": text("x" * 7_000)}
+        replies = {ORI: [plan, text("ok")], "You are small": text("fine"), "You are a worker": text("word " * 1_400)}
         async with serving(replies) as server:
             model = OpenAIModel("small", base_url=server.base_url, window=10_000)
             made = orchestrator(server, [WORKER, small], models={"small": model}, project=tmp_path, journal="memory")
             await made.solve("goal")
         [said] = said_to(server, "do all")
-        assert said.count("[600 of 7000 characters") == 10, "30 % of 10,000 tokens, two characters each, by ten"
+        assert said.count("[1470 of 6999 characters") == 10, "30 % of 10,000 tokens, by ten"
 
     async def test_a_structured_result_reaches_what_comes_after_it(self) -> None:
         plan = delegate(subtask("a", output=RESULT), subtask("b", "a"))

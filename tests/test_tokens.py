@@ -77,11 +77,12 @@ def test_a_report_that_cannot_be_right_does_little_harm() -> None:
         ("", (0, 0, 0, 0, 0, 0, 0)),
         ("Hello, wide world!", (3, 14, 0, 2, 0, 0, 0)),
         ("a1b22\n", (2, 2, 3, 0, 1, 0, 0)),
+        ("readFile IDs", (3, 11, 0, 0, 0, 0, 0)),
         ("统计，a", (1, 1, 0, 0, 0, 3, 0)),
         ("é—😀", (0, 0, 0, 0, 0, 0, 9)),
         ("\ud800", (0, 0, 0, 0, 0, 1, 0)),
     ],
-    ids=["nothing", "words", "digits", "Chinese", "others", "surrogate"],
+    ids=["nothing", "words", "digits", "camelCase", "Chinese", "others", "surrogate"],
 )
 def test_what_a_text_is_made_of(text: str, counts: Counts) -> None:
     assert count(text)[:7] == counts
