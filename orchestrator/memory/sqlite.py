@@ -17,6 +17,7 @@ import unicodedata
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,6 +30,8 @@ from orchestrator.relevance import Bm25, terms
 
 _RAREST = 8
 """Terms of a query that the coarse search looks for."""
+_READ_AT_MOST = 1000
+"""Memories with those terms, of all owners, that it looks at; more common terms are left out, but never the rarest."""
 _COARSE = 50
 """Memories that the coarse search hands on."""
 _SAME = 0.9
@@ -159,6 +162,11 @@ def _add(db: sqlite3.Connection, memory: Memory, vector: array[float] | None, no
             trusted = not (old.untrusted and memory.untrusted)
             memory = replace(memory, untrusted=() if trusted else memory.untrusted)
             _delete(db, [old.id])
+    return insert(db, memory, vector)
+
+
+def insert(db: sqlite3.Connection, memory: Memory, vector: array[float] | None = None) -> Memory:
+    """Store a memory as it is, and return it with its id."""
     values = (
         memory.text,
         memory.owner.user,
@@ -191,6 +199,8 @@ def _coarse(db: sqlite3.Connection, query: str, owner: Owner, now: float) -> tup
     documents = dict(db.execute("SELECT term, doc FROM json_each(?) JOIN counts ON term = value", (asked,)))
     rarity = {term: math.log(1 + (max(size - n, 0) + 0.5) / (n + 0.5)) for term, n in documents.items()}
     rarest = sorted(documents, key=lambda term: (documents[term], term))[:_RAREST]
+    read = accumulate(documents[term] for term in rarest)
+    rarest = [term for term, count in zip(rarest, read, strict=True) if count <= _READ_AT_MOST] or rarest[:1]
     match = " OR ".join(f'"{term}"' for term in rarest)
     if not match:
         return [], rarity
