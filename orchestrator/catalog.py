@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from orchestrator.crosscheck import PLANNING_TOOL, Names, role_advice, role_faults, scenario_faults, schema_faults
+from orchestrator.crosscheck import PLANNING_TOOL, Names, role_faults, scenario_faults, schema_faults
 from orchestrator.errors import ConfigError, collecting, nearest
 from orchestrator.placeholders import fill, names, refuse_unknown
 from orchestrator.role import Role
@@ -225,7 +225,6 @@ class Catalog:
             with collecting(errors):
                 role, error = self._role(name)
                 errors += [error(*fault) for fault in (*role_faults(role, self._known()), *schema_faults(role))]
-                warnings += [error(*fault) for fault in role_advice(role)]
         for file in self._files("prompts", ".md"):
             if file.stem not in roles:
                 warnings.append(ConfigError(f"belongs to no role{nearest(file.stem, roles)}", file=file))

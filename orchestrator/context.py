@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from orchestrator.errors import ConfigError, nearest
 from orchestrator.events import MessageAppended, VariableSet
 from orchestrator.ledger import Ledger
-from orchestrator.limits import Deadline, Limits
+from orchestrator.limits import Limits
 from orchestrator.mcp.servers import Offer
 from orchestrator.memory import Recollection
 from orchestrator.messages import Json, Message
 from orchestrator.models import Model
 from orchestrator.models.tokens import Meter
 from orchestrator.past import Past
+from orchestrator.people import People
 from orchestrator.plan import FormattedGoal
 from orchestrator.profile import Profile
 from orchestrator.redact import redact_json
@@ -24,6 +25,7 @@ from orchestrator.resources import Resources
 from orchestrator.role import Role
 from orchestrator.sandbox.guard import AddressGuard
 from orchestrator.schedule import Slots
+from orchestrator.shift import Shift
 from orchestrator.threads import ThreadPool
 from orchestrator.tool import Scope, Tool
 
@@ -79,7 +81,8 @@ class RunContext:
     limits: Limits
     ledger: Ledger
     """What it spends."""
-    deadline: Deadline
+    shift: Shift
+    """The run's time."""
     slots: Slots
     workspace: Workspace
     variables: Variables
@@ -93,6 +96,10 @@ class RunContext:
     """What tools may reach."""
     memory: Recollection
     """What its user's earlier runs kept, and where it keeps things for later ones."""
+    people: People
+    """Whom its loops can ask."""
+    words: tuple[str, ...]
+    """What the user wrote, or allowed: the goal, parameters, names of inputs, hosts."""
     redact: Callable[[str], str]
     """Takes secrets out of a text."""
     offer: Offer = field(default_factory=Offer)

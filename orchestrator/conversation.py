@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from hashlib import sha256
@@ -91,19 +92,15 @@ class Conversation:
         self._hash = sha256(self._hash.encode() + data).hexdigest()
         return message
 
-    def open_calls(self) -> tuple[ToolCall, ...]:
-        """Return the calls of the last assistant message that have no answer yet, in order."""
-        calls = next((m.calls for m in reversed(self._messages) if m.role == "assistant"), ())
-        return calls[self.answered() :]
-
-    def answered(self) -> int:
-        """Return how many calls of the last assistant message have their answer; answers come in order."""
-        count = 0
+    def open_calls(self) -> dict[int, ToolCall]:
+        """Return the calls of the last assistant message that have no answer yet, by their number."""
+        answered: Counter[str | None] = Counter()
         for message in reversed(self._messages):
             if message.role == "assistant":
-                return count
-            count += message.role == "tool"
-        return 0
+                calls = enumerate(message.calls)
+                return {number: call for number, call in calls if not _taken(answered, call.id)}
+            answered[message.call_id] += message.role == "tool"
+        return {}
 
     def observed(self) -> str:
         """Return what tools and other loops said since the last assistant message, whatever was compacted."""
@@ -129,3 +126,9 @@ class Conversation:
     def last_text(self) -> str:
         """Return the text of the last assistant message that has any, or an empty string."""
         return next((m.content for m in reversed(self._messages) if m.role == "assistant" and m.content), "")
+
+
+def _taken(answered: Counter[str | None], id: str) -> bool:
+    """Use up one answer, if there is one: a model may give two calls the same id."""
+    answered[id] -= 1
+    return answered[id] >= 0

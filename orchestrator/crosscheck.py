@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from orchestrator.checks import OutcomesCheck, ToolsCheck
 from orchestrator.errors import ConfigError, nearest
 from orchestrator.plan import Plan, PlanFaults, Rules
+from orchestrator.policy import ALL
 from orchestrator.role import Role
 from orchestrator.scenario import Scenario
 from orchestrator.schema import wrong_schema
@@ -39,7 +40,7 @@ def role_faults(role: Role, names: Names) -> Iterator[Fault]:
     """Say what a role names that does not exist, or must not name."""
     yield from _tools(role.tools, names, ("tools",))
     for index, name in enumerate(role.approval):
-        if name not in role.tools and not any(fnmatchcase(name, allowed) for allowed in role.tools):
+        if name != ALL and name not in role.tools and not any(fnmatchcase(name, allowed) for allowed in role.tools):
             yield f"{name!r} is none of the role's tools{nearest(name, role.tools)}", ("approval", index)
     if names.models is not None and role.model not in (known := {"default", *names.models}):
         yield f"unknown model {role.model!r}{nearest(role.model, sorted(known))}", ("model",)
@@ -56,12 +57,6 @@ def schema_faults(role: Role) -> Iterator[Fault]:
     """Say why the schema of a role's result is none. Loads a library, so it is not a part of every run."""
     if role.output is not None and (fault := wrong_schema(role.output)):
         yield f"is no JSON Schema: {fault[0]}", ("output", *fault[1])
-
-
-def role_advice(role: Role) -> Iterator[Fault]:
-    """Say what a role asks for and does not get."""
-    if role.approval:
-        yield "is not honoured yet: these tools run without asking anybody", ("approval",)
 
 
 def scenario_faults(scenario: Scenario, names: Names) -> Iterator[ConfigError]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +14,6 @@ from orchestrator.context import RunContext
 from orchestrator.errors import ConfigError, LoopStopped, nearest
 from orchestrator.events import PlanAdded, PlanProposed, PlanRejected, SubtaskEnded
 from orchestrator.failure import RULES, Failure, FailureKind
-from orchestrator.limits import Deadline
 from orchestrator.messages import Json
 from orchestrator.models.tokens import estimate_tokens, portion
 from orchestrator.plan import Addition, Delegate, Plan, PlanFaults, Rules, Subtask
@@ -25,6 +23,7 @@ from orchestrator.scenario import Template
 from orchestrator.schedule import Ticket
 from orchestrator.schedule import run as run_plan
 from orchestrator.schema import wrong_schema
+from orchestrator.shift import Shift
 from orchestrator.tool import Tool, ToolContext, ToolResult
 
 NAME = "delegate"
@@ -47,22 +46,20 @@ class Planner:
         path: The planner's loop.
         roles: Names of the roles that it may use.
         execute: Runs one subtask for it.
-        deadline: Of the planner's loop; its subtasks end before it sums up.
+        shift: Of the planner's loop: its subtasks end before it sums up, and have its slot while it waits.
         depth: 1 for the root's planner, 2 for one below it.
         window: Tokens of the planner's model; outcomes are cut so that together they fit.
         short: Show only the fields that a small model uses well.
-        ticket: The loop's working slot, lent to others while it waits.
     """
 
     context: RunContext
     path: str
     roles: Collection[str]
     execute: Execute
-    deadline: Deadline
+    shift: Shift
     depth: int
     window: int
     short: bool = False
-    ticket: Ticket | None = None
     plan: Plan = field(default_factory=Plan)
     rejected: int = 0
     open: PlanAdded | None = None
@@ -215,8 +212,8 @@ class Planner:
             self.context.ledger.expect(self.path, min(self._room, estimate_tokens(outcome.answer)))
             return outcome
 
-        async with self.ticket.lent() if self.ticket else nullcontext():
-            await run_plan(self.plan, self.context.slots, execute, self._skip)
+        async with self.shift.slot_lent():
+            await run_plan(self.plan, self.context.slots, execute, self._skip, self.shift)
 
     def _skip(self, subtask: Subtask, cause: str) -> Outcome:
         now = self.context.log.now()

@@ -343,7 +343,8 @@ class ApprovalAsked(Event):
     arguments: str
     """JSON text of the call's arguments, or the result."""
     why: str
-    expects: Literal["approval", "answer"] = "approval"
+    expects: Literal["approval", "answer", "either"] = "approval"
+    """`either`: an answer takes the place of what would come of the call."""
     destination: str = ""
     """Where data would go."""
     sources: tuple[str, ...] = ()

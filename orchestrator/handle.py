@@ -7,7 +7,7 @@ import secrets
 import time
 import traceback
 from collections import defaultdict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -22,17 +22,20 @@ from orchestrator.delegate import Planner
 from orchestrator.errors import ConfigError, JournalError, LoopStopped, OriError, RunStopped
 from orchestrator.events import Event, RunEnded, RunResumed, RunStarted, Warned
 from orchestrator.failure import Failure, FailureKind
+from orchestrator.inbox import give_word
+from orchestrator.journal import Signal
 from orchestrator.journal.log import RunLog, Subscription
 from orchestrator.ledger import Ledger
 from orchestrator.limits import Deadline, Limits
-from orchestrator.loop import stopped_at
 from orchestrator.memory import Owner, Recollection
+from orchestrator.messages import Json
 from orchestrator.models import Model
 from orchestrator.models.endpoint import Endpoint
 from orchestrator.models.route import Route
 from orchestrator.models.tokens import Meter
 from orchestrator.order import House, Order, Resumption, named_as_targets
 from orchestrator.past import Past
+from orchestrator.people import PROGRAM, People
 from orchestrator.plan import FormattedGoal
 from orchestrator.profile import PROFILES, Profile
 from orchestrator.resources import Resources
@@ -40,6 +43,7 @@ from orchestrator.results import RunResult, RunStatus, StopReason
 from orchestrator.role import Role
 from orchestrator.schedule import Slots
 from orchestrator.schema import wrong_schema
+from orchestrator.shift import Shift
 from orchestrator.subtask import Workers
 from orchestrator.workspace import Workspace
 
@@ -68,6 +72,8 @@ class RunHandle:
         self._home = house.home / "runs" / self.run_id
         self.passing = passing
         """Whether its events will include passing ones; may be set until it is entered."""
+        self.attended: bool | None = None
+        """Whether somebody in this program answers questions while it runs; None: whoever follows its events."""
         self._followed = followed
         self._events: Subscription | None = None
         self._log = RunLog(self.run_id, house.journal)
@@ -77,6 +83,11 @@ class RunHandle:
         self._task: asyncio.Task[RunResult | OriError] | None = None
         self._ending = False
         """It is being cancelled, or its end is being recorded: nothing is left to cancel."""
+        self._parking = False
+        """It ends here, until it is resumed: all that could work waits for people."""
+        self.people = People(
+            self._log, house.journal, house.approve, cancelled=self._stop, parked=lambda: self._stop(parking=True)
+        )
 
     @property
     def workspace(self) -> Path:
@@ -96,6 +107,8 @@ class RunHandle:
             await self._stack.enter_async_context(self._house.journal.own(self.run_id))
             if self._resumed:
                 await self._read(self._resumed)
+            self.people.attended |= bool(self.attended)
+            await self._stack.enter_async_context(self.people.open())
             context = await self._context()
             if self._followed:
                 self._events = self._log.subscribe(passing=self.passing)
@@ -123,6 +136,8 @@ class RunHandle:
         self._begun()
         if self._events is None:
             raise ConfigError("this run was started without events to follow")
+        if self.attended is None:
+            self.people.attended = True
         return self._events
 
     def _begun(self) -> asyncio.Task[RunResult | OriError]:
@@ -148,12 +163,37 @@ class RunHandle:
         return result
 
     async def cancel(self) -> RunResult:
-        """Stop everything the run does, and return the result; finished work is kept."""
-        task = self._begun()
-        if not self._ending:
-            self._ending = True
-            task.cancel()
+        """Stop everything the run does, and return the result; finished work is kept, and the run can be resumed."""
+        self._begun()
+        self._stop()
         return await self.result()
+
+    def _stop(self, *, parking: bool = False) -> None:
+        if not self._ending and self._task:
+            self._ending, self._parking = True, parking
+            self._task.cancel()
+
+    async def approve(self, call: str, arguments: Mapping[str, Json] | None = None, *, by: str = PROGRAM) -> Signal:
+        """Let a call be made that waits for a person, or accept a result; return the word that counts.
+
+        Args:
+            call: Its key, as `approval.asked` names it.
+            arguments: To use instead, all of them.
+            by: Whose word it is.
+
+        Raises:
+            ConfigError: No such call waits, or the arguments do not fit it.
+        """
+        data = {} if arguments is None else {"arguments": dict(arguments)}
+        return await give_word(self._house.journal, self.run_id, call, "approve", by, **data)
+
+    async def deny(self, call: str, why: str = "", *, by: str = PROGRAM) -> Signal:
+        """Keep a call from being made; the model is told why. Else like `approve`."""
+        return await give_word(self._house.journal, self.run_id, call, "deny", by, why=why)
+
+    async def answer(self, call: str, text: str, *, by: str = PROGRAM) -> Signal:
+        """Answer a question, or put a result in the place of one that waits. Else like `approve`."""
+        return await give_word(self._house.journal, self.run_id, call, "answer", by, text=text)
 
     # the run
 
@@ -196,7 +236,7 @@ class RunHandle:
             models=self._model,
             limits=limits,
             ledger=self._ledger(Limits.combine(limits, roles[order.root].limits)),
-            deadline=self._deadline(limits),
+            shift=self._shift(limits),
             slots=Slots(limits.max_parallel),
             workspace=workspace,
             variables=Variables(self._log, house.redact, past.variables),
@@ -205,6 +245,8 @@ class RunHandle:
             meters=defaultdict(Meter) if order.model else house.meters,  # a replay counts as the first run did
             scopes={"run": self._resources, "orchestrator": house.resources.get()},
             network=house.network.also(order.allow),
+            people=self.people,
+            words=self._words(),
             redact=house.redact,
             offer=offer,
             deps=house.deps,
@@ -221,8 +263,21 @@ class RunHandle:
         today = None if replays else self._house.today
         return Ledger(limits, self.order.root, self._log, today, spent=self._past.usage)
 
-    def _deadline(self, limits: Limits) -> Deadline:
-        return Deadline.after(time.monotonic() - self._past.active(), limits.time)
+    def _words(self) -> tuple[str, ...]:
+        """Return what the user wrote, and what those who set things up allowed."""
+        order = self.order
+        said = [order.goal, *map(str, order.inputs), *map(str, order.params.values()), *order.allow]
+        if self._resumed and self._resumed.message:
+            said.append(self._resumed.message)
+        return (*said, *self._house.network.allow)
+
+    def _shift(self, limits: Limits) -> Shift:
+        shift = Shift(
+            Deadline.after(limits.time),
+            worked=self._past.active(),
+            stopped=lambda: self.people.rest(lambda: shift.running),
+        )
+        return shift
 
     def _delegable(self) -> Sequence[str]:
         return self.order.roles or self._house.roles or self._house.catalog.role_names
@@ -272,6 +327,8 @@ class RunHandle:
         except asyncio.CancelledError:
             if not self._ending:
                 raise
+            if self._parking:
+                return await self._parked(context, workers)
             failure = Failure(FailureKind.cancelled, "the run was cancelled")
             result = self._failed(context, workers, "cancelled", failure)
         except OriError:
@@ -285,6 +342,16 @@ class RunHandle:
         self._log.add(RunEnded(result=result))
         await self._log.commit()
         return result
+
+    async def _parked(self, context: RunContext, workers: Workers) -> RunResult:
+        """Return how a run stands that waits for people and can do nothing else; its log says no end."""
+        await self._log.commit()
+        waiting = len(self.people.waiting)
+        message = (
+            f"{waiting} call{'s wait' if waiting > 1 else ' waits'} for a person: `ori inbox` lists what to answer"
+        )
+        failure = Failure(FailureKind.needs_person, message)
+        return self._collect(context, workers, "needs_review", "needs_person", failure)
 
     async def _read(self, resumed: Resumption) -> None:
         """Read what the run was asked and has done.
@@ -356,7 +423,7 @@ class RunHandle:
         if turns.locked():
             self._log.add(Warned(text="waiting: as many runs are at work as `max_runs` allows"))
         async with turns:
-            context.deadline = self._deadline(context.limits)
+            context.shift = self._shift(context.limits)
             yield
 
     async def _solve(self, context: RunContext, workers: Workers) -> Ending:
@@ -373,7 +440,7 @@ class RunHandle:
                 planner.open = None
             loop.say(self._resumed.message)
         elif planner and order.plan and not loop.conversation.has("data"):
-            async with stopped_at(planner.deadline):
+            async with loop.shift.limited():
                 table = await planner.run_ready(order.plan, order.scenario)
             answer = planner.plan.outcomes.get(order.answer or "")
             if answer and answer.status == "done":

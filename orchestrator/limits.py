@@ -257,22 +257,12 @@ def _text(amount: int | Decimal) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """When a loop has to sum up, and when it is stopped. In seconds of one monotonic clock."""
+    """When a loop has to sum up, and when it is stopped. In seconds of its work."""
 
-    started: float
     soft: float
     hard: float
 
     @classmethod
-    def after(cls, now: float, seconds: float) -> Deadline:
-        """Return the deadline of something that may take so many seconds from now."""
-        return cls(now, now + seconds - min(SPARE_SECONDS, SPARE_SHARE * seconds), now + seconds)
-
-    def within(self, now: float, seconds: float | None) -> Deadline:
-        """Return the deadline of a child that may take so many seconds, and must end before its parent sums up."""
-        left = self.soft - now
-        return Deadline.after(now, left if seconds is None else min(seconds, left))
-
-    def elapsed(self, now: float) -> float:
-        """Return the seconds since the start."""
-        return now - self.started
+    def after(cls, seconds: float) -> Deadline:
+        """Return the deadline of something that may take so many seconds."""
+        return cls(seconds - min(SPARE_SECONDS, SPARE_SHARE * seconds), seconds)

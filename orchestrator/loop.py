@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 import orjson
@@ -18,12 +15,13 @@ from orchestrator.conversation import Conversation
 from orchestrator.errors import LoopStopped, ModelError, OutOfBudget, ReplayMiss, RunStopped
 from orchestrator.events import LoopClosing
 from orchestrator.failure import RULES, Failure, FailureKind
-from orchestrator.limits import Deadline, Moment
+from orchestrator.limits import Moment
 from orchestrator.messages import Json, Message, Reply, Request
 from orchestrator.past import LoopPast
 from orchestrator.results import OutcomeStatus, StopReason
 from orchestrator.role import Role
 from orchestrator.schema import RESULT_TOOL, result_schema
+from orchestrator.shift import Shift
 from orchestrator.stuck import Seen, Stuck
 from orchestrator.toolbox import Observation, Toolbox
 
@@ -37,7 +35,7 @@ class AgentLoop:
         role: Prompt, model, limits and ways of ending.
         conversation: Empty, or rebuilt from the log: the loop always goes on from where it stands.
         toolbox: What it may call.
-        deadline: When it has to sum up, and when it is stopped.
+        shift: How long it has worked, and may.
         output: JSON Schema of the result, if one is asked for.
         goal: What it was asked, for reminders.
     """
@@ -49,13 +47,13 @@ class AgentLoop:
         role: Role,
         conversation: Conversation,
         toolbox: Toolbox,
-        deadline: Deadline,
+        shift: Shift,
         *,
         output: dict[str, Any] | None = None,
         goal: str = "",
     ) -> None:
         self.context, self.path, self.role, self.goal = context, path, role, goal
-        self.conversation, self.toolbox, self.deadline, self.output = conversation, toolbox, deadline, output
+        self.conversation, self.toolbox, self.shift, self.output = conversation, toolbox, shift, output
         self.model, self.profile = context.models(role.model)
         self.turn = 0
         self.closing: LoopClosing | None = None
@@ -83,7 +81,7 @@ class AgentLoop:
             RunStopped: The run as a whole cannot go on.
         """
         try:
-            async with stopped_at(self.deadline):
+            async with self.shift.limited():
                 while True:
                     if ending := await self._turn():
                         return ending
@@ -244,8 +242,7 @@ class AgentLoop:
     def _tell_what_is_left(self) -> None:
         """Tell a planner of limits that are within sight; before that nothing, as prompts should stay the same."""
         left = self.context.ledger.within_sight(self.path)
-        now = time.monotonic()
-        if (seconds := self.deadline.soft - now) < self.deadline.elapsed(now):
+        if (seconds := self.shift.left) < self.shift.worked:
             left.append(f"{max(0, round(seconds))} seconds")
         if left:
             self._note(self.context.text("budget_left", left=", ".join(left)))
@@ -254,7 +251,7 @@ class AgentLoop:
 
     def _limit(self) -> LoopClosing | None:
         """Name the limit that keeps the loop from another ordinary turn."""
-        if time.monotonic() >= self.deadline.soft:
+        if self.shift.left <= 0:
             return self._because("deadline", self.context.text("why_deadline"))
         if (turns := self.turn - self._asked_at) >= self.role.limits.max_turns:
             return self._because("max_turns", self.context.text("why_turns", turns=turns))
@@ -287,8 +284,7 @@ class AgentLoop:
 
     def say(self, text: str) -> None:
         """Put a user message in; the next `run` goes on from it."""
-        first = self.conversation.answered()
-        for number, call in enumerate(self.conversation.open_calls(), first):  # it was stopped while they ran
+        for number, call in self.conversation.open_calls().items():  # it was stopped while they ran
             stopped = Message("tool", self.context.text("call_stopped"), call_id=call.id)
             self.add(stopped, record_key(self.path, self.turn, "tool", number))
         self._restart()
@@ -326,21 +322,3 @@ class AgentLoop:
             if turn.followed == "user":
                 self._restart()
         self.closing = past.closing
-
-
-@asynccontextmanager
-async def stopped_at(deadline: Deadline) -> AsyncIterator[None]:
-    """Stop what is inside when its time is up.
-
-    Raises:
-        LoopStopped: It was stopped.
-    """
-    left = deadline.hard - time.monotonic()
-    try:
-        async with asyncio.timeout(left) as limit:
-            yield
-    except TimeoutError:
-        if not limit.expired():
-            raise
-        words = f"stopped after {deadline.elapsed(time.monotonic()):.0f} s, its time limit"
-        raise LoopStopped("deadline", Failure(FailureKind.tool_timeout, words)) from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,6 +14,7 @@ from orchestrator.conversation import Conversation
 from orchestrator.delegate import NAME as DELEGATE
 from orchestrator.delegate import Execute, Planner, fenced
 from orchestrator.events import ArtifactStored, Warned
+from orchestrator.gate import Gate
 from orchestrator.limits import Limits
 from orchestrator.loop import AgentLoop
 from orchestrator.messages import Message, ToolCall
@@ -74,8 +74,9 @@ class Opening:
         role = role.model_copy(update={"limits": Limits.combine(role.limits, context.limits)})
         output = output or role.output
         model, profile = context.models(role.model)
-        began = time.monotonic() - (context.past.active(past.began) if past else 0.0)
-        deadline = (parent.deadline if parent else context.deadline).within(began, role.limits.timeout)
+        above = parent.shift if parent else context.shift
+        worked = context.past.active(past.began) if past else 0.0
+        shift = above.below(role.limits.timeout, ticket=ticket, worked=worked)
         tools = self._tools(role, path, past.frozen.tools if past else context.schemas)
         depth = parent.depth + 1 if parent else 1
         if DELEGATE in role.tools and depth <= MAX_DEPTH:
@@ -84,11 +85,10 @@ class Opening:
                 path,
                 roles=self._may_delegate(role),
                 execute=self.execute,
-                deadline=deadline,
+                shift=shift,
                 depth=depth,
                 window=model.window,
                 short=profile.short_plan,
-                ticket=ticket,
             )
             self.planners[path] = planner
             tools = {DELEGATE: planner.tool(), **tools}
@@ -105,12 +105,12 @@ class Opening:
             tools,
             workspace,
             conversation,
+            Gate(context, path, shift, role.approval, role.network.allow),
             hidden=hidden,
             window=model.window,
             image_size=profile.image_size,
-            allow=role.network.allow,
         )
-        loop = AgentLoop(context, path, role, conversation, toolbox, deadline, output=output, goal=goal)
+        loop = AgentLoop(context, path, role, conversation, toolbox, shift, output=output, goal=goal)
         prompt = self._prompt(role, DELEGATE in tools)
         if output is not None and RESULT_TOOL not in tools:
             prompt += "\n\n" + context.text("answer_in_json", schema=orjson.dumps(result_schema(output)).decode())

@@ -25,6 +25,7 @@ from orchestrator.messages import Json
 from orchestrator.models import Model
 from orchestrator.models.replay import Recording, ReplayModel
 from orchestrator.models.tokens import Meter
+from orchestrator.people import Approve
 from orchestrator.plan import Delegate
 from orchestrator.profile import Profile
 from orchestrator.resources import Resources
@@ -149,6 +150,8 @@ class House:
     roles: tuple[str, ...] = ()
     """The only roles that planners may use; empty: all."""
     deps: Any = None
+    approve: Approve | None = None
+    """Asks somebody in this program."""
 
 
 _TARGET = (

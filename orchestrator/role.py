@@ -110,7 +110,7 @@ class Role(BaseModel):
     """JSON Schema of the result (in code also a pydantic model); the loop ends only with a valid one."""
     review: Review | None = None
     approval: tuple[str, ...] = ()
-    """Tools whose calls a person must allow."""
+    """Tools whose calls a person must allow; `*`: every call that changes something."""
     may_delegate: tuple[str, ...] | None = None
     """Roles that a planner of this role may use; None: all but itself. Needs `delegate` in `tools`."""
     examples: tuple[Example, ...] = ()

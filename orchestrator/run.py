@@ -31,6 +31,7 @@ from orchestrator.memory import MemoryStore
 from orchestrator.messages import Json
 from orchestrator.models import Model
 from orchestrator.order import House, Order, Resumption
+from orchestrator.people import Approve
 from orchestrator.plan import Delegate, Subtask
 from orchestrator.redact import Redactor
 from orchestrator.resources import Resources
@@ -72,6 +73,8 @@ class Orchestrator:
         memory: Where facts of users are kept between runs; None: in a database beside the log.
         journal: Where the log goes: `memory`, `sqlite`, a path, or a journal of your own.
         deps: Handed to tools as `ctx.deps`.
+        approve: Asks a person about calls that wait for one. Without it such calls wait in the log where that is on
+            disk, else they are refused.
         project: Folder with `ori.yaml`, `roles/`, `prompts/`, `tools/` and `scenarios/`.
 
     Raises:
@@ -92,6 +95,7 @@ class Orchestrator:
         journal: str | Path | Journal | None = None,
         memory: MemoryStore | None = None,
         deps: Any = None,
+        approve: Approve | None = None,
         project: str | Path | None = None,
     ) -> None:
         self.project = None if project is None else Path(project).resolve()
@@ -140,11 +144,17 @@ class Orchestrator:
             servers=Servers(self.settings, self.project or Path(), resources.get, redactor.text),
             turns=PerLoop(lambda: asyncio.Semaphore(max_runs)) if max_runs else None,
             deps=deps,
+            approve=approve,
         )
 
     @classmethod
     def from_project(
-        cls, path: str | Path = ".", *, journal: str | Path | Journal | None = None, deps: Any = None
+        cls,
+        path: str | Path = ".",
+        *,
+        journal: str | Path | Journal | None = None,
+        deps: Any = None,
+        approve: Approve | None = None,
     ) -> Self:
         """Return the orchestrator of a project's folder; what it does not have itself comes from the shipped content.
 
@@ -152,8 +162,9 @@ class Orchestrator:
             path: The folder; `ori.yaml` and the content folders in it are optional.
             journal: Over the one in `ori.yaml`; by default SQLite at `.ori/runs.db`.
             deps: Handed to tools as `ctx.deps`.
+            approve: Asks a person about calls that wait for one.
         """
-        return cls(project=path, journal=journal, deps=deps)
+        return cls(project=path, journal=journal, deps=deps, approve=approve)
 
     # the ways to run something
 

@@ -7,6 +7,7 @@ import heapq
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from itertools import count
+from typing import Protocol
 
 from orchestrator.errors import OriError
 from orchestrator.plan import Plan, Subtask
@@ -72,7 +73,19 @@ class Ticket:
 Execute = Callable[[Subtask, Ticket], Awaitable[Outcome]]
 
 
-async def run(plan: Plan, slots: Slots, execute: Execute, skip: Callable[[Subtask, str], Outcome]) -> None:
+class AtWork(Protocol):
+    """Counts who works, so that time without anybody at work is not counted."""
+
+    def begin(self) -> None:
+        """One more works."""
+
+    def pause(self) -> None:
+        """One less works."""
+
+
+async def run(
+    plan: Plan, slots: Slots, execute: Execute, skip: Callable[[Subtask, str], Outcome], at_work: AtWork | None = None
+) -> None:
     """Run all of the plan that has not ended, until nothing is left that could start.
 
     Args:
@@ -80,7 +93,9 @@ async def run(plan: Plan, slots: Slots, execute: Execute, skip: Callable[[Subtas
         slots: Shared with all other planners of the run.
         execute: Runs one subtask; raises nothing but `CancelledError` and an `OriError`, which ends the run.
         skip: Makes the outcome of a subtask that a failed need keeps from running, given the cause.
+        at_work: Of the planner, who counts as one: its first subtask takes that place, and its last one gives it back.
     """
+    running = 0
 
     def launch() -> None:
         while ready := plan.ready():
@@ -92,8 +107,19 @@ async def run(plan: Plan, slots: Slots, execute: Execute, skip: Callable[[Subtas
                     start(subtask, slots.ticket(plan.remaining[subtask.id]))
 
     def start(subtask: Subtask, ticket: Ticket) -> None:
+        nonlocal running
+        if running and at_work:
+            at_work.begin()
+        running += 1
         task = group.create_task(one(subtask, ticket), name=subtask.id)
-        task.add_done_callback(lambda _: ticket.leave())  # also when it is cancelled before its first step
+        task.add_done_callback(lambda _: ended(ticket))  # also when it is cancelled before its first step
+
+    def ended(ticket: Ticket) -> None:
+        nonlocal running
+        running -= 1
+        if running and at_work:
+            at_work.pause()
+        ticket.leave()
 
     async def one(subtask: Subtask, ticket: Ticket) -> None:
         await ticket.granted.wait()

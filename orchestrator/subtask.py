@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +17,8 @@ from orchestrator.delegate import Planner, show_outcome
 from orchestrator.errors import JournalError, LoopStopped, RunStopped
 from orchestrator.events import ReviewDone, SubtaskEnded, SubtaskStarted, Warned, Way
 from orchestrator.failure import RULES, Failure, FailureKind
-from orchestrator.loop import AgentLoop, stopped_at
+from orchestrator.gate import Gate
+from orchestrator.loop import AgentLoop
 from orchestrator.messages import Json, ToolCall
 from orchestrator.opening import Opening, within
 from orchestrator.placeholders import fill_tree, names, texts
@@ -189,15 +189,15 @@ class Workers:
             return Ending("failed", "tool_failures", failure=Failure(FailureKind.tool_error, message))
         arguments = fill_tree(subtask.args, values)
         workspace = self.opening.workspace(path, job.may_take_from)
-        toolbox = Toolbox(
-            self.context, path, {name: tool}, workspace, Conversation(), window=job.planner.window, for_programs=True
-        )
+        shift = job.planner.shift.below(None, ticket=job.ticket)
+        gate = Gate(self.context, path, shift)
+        tools, window = {name: tool}, job.planner.window
+        toolbox = Toolbox(self.context, path, tools, workspace, Conversation(), gate, window=window, for_programs=True)
         call = ToolCall("call", name, orjson.dumps(arguments).decode())
         if tool.effect == "once":  # also when it fails: it may have got far enough
             self.acted_once.add(path)
-        deadline = job.planner.deadline
         try:
-            async with stopped_at(deadline.within(time.monotonic(), None)), toolbox.resources:
+            async with shift.limited(), toolbox.resources:
                 [seen] = await toolbox.run([call], 1)
         except LoopStopped as stopped:
             return Ending("failed", stopped.stop_reason, failure=stopped.failure)

@@ -73,6 +73,8 @@ class ToolContext:
     """Shared by all loops of the run; setting one is an event."""
     read_output: Callable[[str], str]
     """Return the whole text behind a handle `out:<key>`; raises `ToolError`."""
+    answer: str = ""
+    """What a person said, to a tool that asks."""
     threads: ThreadPool = field(default_factory=ThreadPool)
     """Where blocking functions run: `await ctx.threads.run(fn, …)`; one for all runs of a program."""
     memory: Recollection = Recollection()
@@ -132,6 +134,12 @@ class Tool:
     """What it returns may be written by strangers."""
     destinations: tuple[str, ...] = ()
     """Names of the arguments that say where data goes."""
+    outward: bool = True
+    """It may reach somebody outside the run; False: it changes only the workspace and the run itself."""
+    approval: bool = False
+    """A person allows each call."""
+    asks: bool = False
+    """Its arguments are a question to a person; it runs with the answer as `ctx.answer`."""
     process: bool = False
     """Run a blocking function in a process of its own, which can be killed."""
     verify: Callable[[str], Awaitable[Any]] | None = None
@@ -200,6 +208,10 @@ def tool(
     cut: bool = True,
     untrusted: bool = False,
     destinations: Sequence[str] = (),
+    outward: bool = True,
+    approval: bool = False,
+    asks: bool = False,
+    counted: bool = True,
     process: bool = False,
     verify: Callable[[str], Awaitable[Any]] | None = None,
 ) -> Callable[[Callable[..., Any]], Tool]: ...

@@ -16,10 +16,12 @@ from orchestrator.choice import CALL_TOOL, call_within
 from orchestrator.context import RunContext, record_key
 from orchestrator.conversation import Conversation
 from orchestrator.errors import LoopStopped, RunStopped, ToolError, nearest
-from orchestrator.events import ToolProgress, ToolReturned, ToolStarted
+from orchestrator.events import ApprovalAsked, ToolProgress, ToolReturned, ToolStarted
 from orchestrator.failure import Failure, FailureKind
 from orchestrator.fitting import quote
+from orchestrator.gate import Gate
 from orchestrator.images import fit
+from orchestrator.journal import Signal
 from orchestrator.messages import Json, Message, ToolCall, ToolSpec
 from orchestrator.models.tokens import count
 from orchestrator.redact import redact_json
@@ -35,6 +37,8 @@ CUT_AT = 12_000
 class Observation:
     """What came of one call."""
 
+    key: str
+    """Address of the call's record."""
     call: ToolCall
     text: str
     ok: bool
@@ -67,6 +71,13 @@ class _Job:
     """What a failed result is."""
     seconds: float = 0.0
     refused: bool = False
+    question: ApprovalAsked | None = None
+    """What a person is asked before it is run."""
+    text: str = ""
+    """Its arguments as JSON: the model's, or a person's."""
+    answer: str = ""
+    note: str = ""
+    """What the model is told besides the result."""
 
     def refuse(self, why: str) -> None:
         self.fail(why)
@@ -102,7 +113,7 @@ class Toolbox:
         hidden: Tools that the model is not shown, though they can be called.
         window: Tokens of the loop's model; small windows get shorter observations.
         image_size: Pixels of the longest side of an image that the model is shown; 0: it sees none.
-        allow: Addresses that the tools may reach besides what the run allows.
+        gate: Where calls wait for a person.
         for_programs: A program reads the results, so their values are recorded beside their texts.
     """
 
@@ -113,16 +124,16 @@ class Toolbox:
         tools: Mapping[str, Tool],
         workspace: LoopWorkspace,
         conversation: Conversation,
+        gate: Gate,
         *,
         window: int,
         hidden: Collection[str] = (),
         image_size: int = 0,
-        allow: Sequence[str] = (),
         for_programs: bool = False,
     ) -> None:
-        self.network = context.network.also(allow)
+        self.network = context.network.also(gate.allow)
         self.context, self.path, self.tools, self.workspace = context, path, tools, workspace
-        self.conversation, self.for_programs = conversation, for_programs
+        self.conversation, self.gate, self.for_programs = conversation, gate, for_programs
         self.resources = Resources()
         """What the loop's tools keep open; whoever runs the loop closes it."""
         self.specs: tuple[ToolSpec, ...] = tuple(tool.spec() for tool in tools.values() if tool.name not in hidden)
@@ -136,7 +147,8 @@ class Toolbox:
     ) -> list[Observation]:
         """Answer the calls of one message, in message order.
 
-        A stretch of neighbouring `read` calls runs together; so does one of a tool that says how (`together`). A call
+        A stretch of neighbouring `read` calls runs together; so does one of a tool that says how (`together`).
+        Neighbours that wait for a person run as people allow them; all questions are put before anything runs. A call
         that was answered before the run was interrupted is not run again.
 
         Args:
@@ -145,33 +157,82 @@ class Toolbox:
             most: How many of them may run, the first ones; None: all.
             why_not: What the others are told.
         """
-        observations = list(self.recall(calls, turn))
+        observed = {observation.key: observation for observation in self.recall(calls, turn)}
         jobs = [_Job(call, record_key(self.path, turn, "tool", number)) for number, call in enumerate(calls)]
         for job in jobs[:most]:
-            self._bind(job)
+            self._bind(job, job.call.arguments)
         for job in jobs[len(jobs[:most]) :]:
             job.refuse(why_not)
-        for stretch in _stretches(jobs[len(observations) :]):
-            runnable = [job for job in stretch if job.arguments is not None]
-            for job in runnable:
-                self._intend(job)
-            if runnable or not observations:
-                await self.context.log.commit()  # the reply, and what is about to happen, before it happens
-            await self._run_stretch(runnable)
-            answered = [self._observe(job) for job in stretch]
-            if any(observation.acted_once for observation in answered):
-                await self.context.log.commit()  # what cannot be repeated is on record before anybody reads of it
-            observations += answered
-        return observations
+        jobs = [job for job in jobs if job.key not in observed]
+        self._ask(jobs)
+        for stretch in _stretches(jobs):
+            answered = await (self._run_as_allowed(stretch) if stretch[0].question else self._run(stretch))
+            observed |= {observation.key: observation for observation in answered}
+        return [observed[record_key(self.path, turn, "tool", number)] for number in range(len(calls))]
+
+    def _ask(self, jobs: Sequence[_Job]) -> None:
+        """Find out which calls wait for a person, and ask; where nobody can be asked, they are refused."""
+        for job in jobs:
+            if job.tool and job.arguments is not None:
+                loop = (self.conversation, self.workspace)
+                job.question = self.gate.question(job.key, job.tool, job.arguments, job.text, loop)
+        asked = [job for job in jobs if job.question]
+        if self.context.people.reachable:
+            self.gate.ask(job.question for job in asked if job.question)
+            return
+        for job in asked:
+            assert job.question is not None
+            job.fail(self.context.text("nobody_to_ask", why=job.question.why, place=job.question.destination))
+            job.arguments = job.question = None
+
+    async def _run(self, stretch: Sequence[_Job]) -> list[Observation]:
+        """Run calls together, and observe them."""
+        runnable = [job for job in stretch if job.arguments is not None]
+        for job in runnable:
+            self._intend(job)
+        await self.context.log.commit()  # the reply, and what is about to happen, before it happens
+        await self._run_stretch(runnable)
+        answered = [self._observe(job) for job in stretch]
+        if any(observation.acted_once for observation in answered):
+            await self.context.log.commit()  # what cannot be repeated is on record before anybody reads of it
+        return answered
+
+    async def _run_as_allowed(self, stretch: Sequence[_Job]) -> list[Observation]:
+        """Run each call when a person has said a word on it."""
+        waiting = {job.key: job for job in stretch}
+        answered: list[Observation] = []
+        while waiting:
+            word = await self.gate.first({key: job.question for key, job in waiting.items() if job.question})
+            job = waiting.pop(word.key)
+            self._heed(job, word)
+            answered += await self._run([job])
+        return answered
+
+    def _heed(self, job: _Job, word: Signal) -> None:
+        """Make of a call what a person said."""
+        assert job.tool is not None
+        said = str(word.data.get("text") or word.data.get("why") or "")
+        if word.kind == "deny":
+            job.refuse(self.context.text("denied", by=word.by, why=said).rstrip())
+            job.arguments = None
+        elif word.kind == "answer" and job.tool.asks:
+            job.answer = said
+        elif word.kind == "answer":
+            job.result, job.arguments = ToolResult(said), None
+        elif "arguments" in word.data:
+            changed = orjson.dumps(word.data["arguments"]).decode()
+            self._bind(job, changed)
+            job.note = self.context.text("approved_changed", by=word.by, arguments=changed)
 
     def recall(self, calls: Sequence[ToolCall], turn: int) -> Iterator[Observation]:
         """Yield what came of those calls of a message that were answered before the run was interrupted."""
         for number, call in enumerate(calls):
             job = _Job(call, key := record_key(self.path, turn, "tool", number))
             if (returned := self.context.past.returned.get(key)) is None:
-                return
-            self._bind(job)
+                continue
+            self._bind(job, call.arguments)
             yield Observation(
+                key,
                 job.call,
                 returned.message.content,
                 returned.event.ok,
@@ -187,8 +248,9 @@ class Toolbox:
         """Whether this is a tool by which the loop gives work to others."""
         return name in self.tools and self.tools[name].together is not None
 
-    def _bind(self, job: _Job) -> None:
+    def _bind(self, job: _Job, arguments: str) -> None:
         """Find the tool of a call and read its arguments, or note why that cannot be."""
+        job.text, job.arguments = arguments, None
         tool = self.tools.get(job.call.name)
         if tool is None:
             name = quote(job.call.name, 100)
@@ -196,7 +258,7 @@ class Toolbox:
             return
         job.tool = tool
         try:
-            job.arguments = bind(job.call.arguments, tool)
+            job.arguments = bind(arguments, tool)
         except BindingError as error:
             job.fail(tool.misused(str(error)) if tool.misused else str(error))
         except Exception as error:  # noqa: BLE001 - a validator of the tool's own models may raise anything
@@ -205,7 +267,7 @@ class Toolbox:
             name, arguments = call_within(job.arguments)
             job.call = replace(job.call, name=name, arguments=arguments)
             job.tool = job.arguments = None
-            self._bind(job)
+            self._bind(job, arguments)
 
     def _intend(self, job: _Job) -> None:
         assert job.tool is not None
@@ -215,7 +277,7 @@ class Toolbox:
                 key=job.key,
                 call_id=job.call.id,
                 name=job.name,
-                arguments=self.context.redact(job.call.arguments),
+                arguments=self.context.redact(job.text),
                 effect=job.tool.effect,
             )
         )
@@ -286,6 +348,7 @@ class Toolbox:
             deps=self.context.deps,
             variables=self.context.variables,
             read_output=self.context.workspace.read_output,
+            answer=job.answer,
             threads=self.context.threads,
             memory=self.context.memory,
             settings=self.tools[job.call.name].settings,
@@ -330,9 +393,11 @@ class Toolbox:
         sources = job.sources
         if sources and not (self.for_programs or (job.tool and job.tool.together)):  # outcomes have fences of their own
             shown = fence(self.context, text, sources)
+        shown = f"{job.note}\n{shown}" if job.note else shown
         message = Message("tool", shown, call_id=job.call.id, images=result.images, untrusted=sources)
         self.context.say(self.conversation, self.path, message, job.key)
         return Observation(
+            job.key,
             job.call,
             text,
             not result.error,
@@ -379,8 +444,10 @@ def _stretches(jobs: Sequence[_Job]) -> Iterator[list[_Job]]:
 
 
 def _joins(one: _Job, other: _Job) -> bool:
-    if one.tool is None or other.tool is None:
+    if one.tool is None or other.tool is None or bool(one.question) != bool(other.question):
         return False
+    if one.question:
+        return True
     if one.tool.together:
         return one.tool is other.tool
     return one.tool.effect == other.tool.effect == "read" and other.tool.together is None

@@ -364,7 +364,6 @@ def test_a_plain_function_in_place_of_a_tool_is_told(project: Project) -> None:
         Catalog.from_project(project.folder, tools=[count])  # type: ignore[list-item]
 
 
-def test_an_approval_that_nobody_is_asked_for_is_told(project: Project) -> None:
-    project.role("r", "description: d\ntools: [write_file]\napproval: [write_file]\n")
-    [problem] = project.problems()
-    assert problem == "roles/r.yaml:3: warning: is not honoured yet: these tools run without asking anybody"
+def test_an_approval_may_be_asked_for_by_name_or_for_all_that_changes_something(project: Project) -> None:
+    project.role("r", "description: d\ntools: [write_file]\napproval: [write_file, '*']\n")
+    assert project.problems() == []

@@ -31,22 +31,25 @@ GOAL = Message("user", "统计销售额")
 class TestOpenCalls:
     def test_calls_are_open_until_each_has_its_answer(self) -> None:
         conversation = said(GOAL, asks(A, B, C))
-        assert (conversation.open_calls(), conversation.answered()) == ((A, B, C), 0)
-        conversation.append(answer(A))
-        assert (conversation.open_calls(), conversation.answered()) == ((B, C), 1)
+        assert conversation.open_calls() == {0: A, 1: B, 2: C}
         conversation.append(answer(B))
+        assert conversation.open_calls() == {0: A, 2: C}
+        conversation.append(answer(A))
         conversation.append(answer(C))
-        assert (conversation.open_calls(), conversation.answered()) == ((), 3)
+        assert conversation.open_calls() == {}
+
+    def test_of_two_calls_with_one_id_one_answer_answers_one(self) -> None:
+        assert said(GOAL, asks(A, A), answer(A)).open_calls() == {1: A}
 
     def test_words_of_the_engine_between_answers_are_no_answers(self) -> None:
         conversation = said(GOAL, asks(A, B), answer(A), Message("note", "careful"))
-        assert conversation.open_calls() == (B,)
+        assert conversation.open_calls() == {1: B}
 
     def test_answers_of_earlier_calls_do_not_count(self) -> None:
-        assert said(GOAL, asks(A), answer(A), asks(B, C)).open_calls() == (B, C)
+        assert said(GOAL, asks(A), answer(A), asks(B, C)).open_calls() == {0: B, 1: C}
 
     def test_nothing_is_open_before_the_first_reply_and_after_a_text(self) -> None:
-        assert said().open_calls() == said(GOAL).open_calls() == said(GOAL, asks(text="4")).open_calls() == ()
+        assert said().open_calls() == said(GOAL).open_calls() == said(GOAL, asks(text="4")).open_calls() == {}
 
 
 class TestObserved:

@@ -57,6 +57,9 @@ class RunInfo:
 class Journal(Protocol):
     """An append-only store of events. Safe to use from several event loops, one after another."""
 
+    durable: bool
+    """What it holds outlives the process, so that a run can end and wait there for a person's word."""
+
     def write(self, event: Event) -> None:
         """Take an event; it is durable only after a `commit` that was called later. Raises nothing: see `commit`."""
 

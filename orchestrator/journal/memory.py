@@ -29,6 +29,8 @@ class MemoryJournal:
         keep: How many ended runs are remembered; beyond that the one that ended first is forgotten.
     """
 
+    durable = False
+
     def __init__(self, *, keep: int = 1000) -> None:
         self._keep = keep
         self._runs: dict[str, list[Event]] = {}

@@ -89,6 +89,8 @@ class SqliteJournal:
         busy_timeout: Seconds to wait for another process that writes.
     """
 
+    durable = True
+
     def __init__(self, path: str | Path, *, busy_timeout: float = 10.0) -> None:
         self.path = Path(path)
         self._busy_timeout = busy_timeout

@@ -90,6 +90,18 @@ def parser() -> argparse.ArgumentParser:
     new.add_argument("kind", choices=["role"])
     new.add_argument("name", metavar="NAME")
 
+    add("inbox", "inbox.inbox", "list the calls that wait for a person")
+    approve = add("approve", "inbox.approve", "let a call that waits be made, or accept a result")
+    deny = add("deny", "inbox.deny", "keep a call that waits from being made")
+    answer = add("answer", "inbox.answer", "answer a question of a run")
+    for command in (approve, deny, answer):
+        command.add_argument("run", metavar="RUN")
+        command.add_argument("call", metavar="CALL", help="its key, or the end of it, as `ori inbox` shows it")
+    approve.add_argument("--edit", metavar="JSON", help="arguments to use instead, all of them")
+    deny.add_argument("--why", metavar="TEXT", required=True, help="what the model is told")
+    answer.add_argument("text", metavar="TEXT")
+    add("cancel", "inbox.cancel", "stop a run that another process works on").add_argument("run", metavar="RUN")
+
     add("runs", "history.runs", "list past runs")
     add("show", "history.show", "show what happened in a run").add_argument("run", metavar="RUN")
     undo = add("undo", "history.undo", "put back what a run, or one subtask of it, changed in its workspace")

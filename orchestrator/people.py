@@ -1,0 +1,163 @@
+"""The questions that one run puts to people, and the words that come back from its own program or any process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
+
+from orchestrator.errors import JournalError
+from orchestrator.events import ApprovalAsked, SignalTaken, Warned
+from orchestrator.journal import Journal, Signal, SignalKind
+from orchestrator.journal.log import RunLog
+from orchestrator.messages import Json
+
+Approve = Callable[[ApprovalAsked], Awaitable["bool | str | Mapping[str, Json] | None"]]
+"""Asks somebody in this program. True: yes; False: no; a mapping: yes, with these arguments; a text: the answer, or,
+where yes or no was asked, no and why; None: the word will come later, through the handle or from another process."""
+
+PROGRAM = "the program"
+"""Whose word it is that `approve` gives."""
+
+
+class People:
+    """Whom one run can ask.
+
+    Args:
+        log: Of the run.
+        journal: Holds the words.
+        approve: Asks somebody in this program.
+        cancelled: Called when somebody cancels the run.
+        parked: Called when nothing works any more, and nobody in this program answers.
+    """
+
+    def __init__(
+        self,
+        log: RunLog,
+        journal: Journal,
+        approve: Approve | None,
+        *,
+        cancelled: Callable[[], object],
+        parked: Callable[[], object],
+    ) -> None:
+        self._log, self._journal, self._approve = log, journal, approve
+        self._cancelled, self._parked = cancelled, parked
+        self.attended = approve is not None
+        """Somebody in this program answers: the run waits, instead of ending until it is resumed."""
+        self.waiting: dict[str, ApprovalAsked] = {}
+        """What was asked and has no answer, by key."""
+        self._words: dict[str, Signal] = {}
+        self._asking: dict[str, asyncio.Task[None]] = {}
+        self._group = asyncio.TaskGroup()
+        self._read = 0
+        self._reading = asyncio.Lock()
+        self._news = asyncio.Event()
+
+    @property
+    def reachable(self) -> bool:
+        """Whether a question can come to anybody: here, or where the log is kept."""
+        return self.attended or self._journal.durable
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[None]:
+        """Listen to people inside the block."""
+        signals = await self._journal.signals(self._log.run)
+        self._read = len(signals)
+        for signal in signals:
+            self._words.setdefault(signal.key, signal)
+        self.waiting = {question.key: question for question in await self._journal.questions(self._log.run)}
+        async with self._group:
+            with self._journal.watch(lambda: self._start(self._refresh())):
+                try:
+                    yield
+                finally:
+                    for task in tuple(self._asking.values()):
+                        task.cancel()
+
+    def rest(self, working: Callable[[], bool]) -> None:
+        """Let the run end here, until it is resumed, if nothing works and nobody in this program answers.
+
+        Args:
+            working: Tells whether anything works.
+        """
+
+        async def park() -> None:
+            await self._refresh()  # a word may have come that nobody has read
+            if not (working() or self.attended or self.answered(self.waiting)):
+                self._parked()
+
+        if not self.attended:
+            self._start(park())
+
+    async def _refresh(self) -> None:
+        """Take in what people have said by now."""
+        async with self._reading:
+            signals = await self._journal.signals(self._log.run)
+            new, self._read = signals[self._read :], len(signals)
+        for signal in new:
+            if signal.kind == "cancel":
+                self._cancelled()
+            elif signal.key not in self._words:
+                self._words[signal.key] = signal
+                if asking := self._asking.pop(signal.key, None):
+                    asking.cancel()  # somebody else was quicker
+        self._news.set()
+
+    def ask(self, question: ApprovalAsked) -> None:
+        """Put a question, unless it was put or answered before the run was interrupted."""
+        key = question.key
+        if key in self._words:
+            return
+        if key not in self.waiting:
+            self.waiting[key] = self._log.add(question)
+        if self._approve is not None:
+            self._asking[key] = self._group.create_task(self._put(self._approve, self.waiting[key]))
+
+    def answered(self, keys: Iterable[str]) -> bool:
+        """Whether there is a word on any of these questions."""
+        return any(key in self._words for key in keys)
+
+    async def wait(self, keys: Collection[str]) -> None:
+        """Wait until there is a word on any of these questions."""
+        while not self.answered(keys):
+            self._news.clear()
+            await self._news.wait()
+
+    def take(self, questions: Mapping[str, ApprovalAsked]) -> Signal:
+        """Return the earliest word on any of these questions, and record that it is acted on."""
+        word = next(word for key, word in self._words.items() if key in questions)
+        self.waiting.pop(word.key, None)
+        self._log.add(
+            SignalTaken(path=questions[word.key].path, key=word.key, signal=word.kind, by=word.by, data=dict(word.data))
+        )
+        return word
+
+    async def _put(self, approve: Approve, question: ApprovalAsked) -> None:
+        """Ask in this program; what fails there leaves the question open."""
+        try:
+            said = await approve(question)
+        except Exception as error:  # noqa: BLE001 - the program's own code
+            text = f"approve failed for {question.key}: {type(error).__name__}: {error}"
+            self._log.add(Warned(path=question.path, text=text))
+            return
+        self._asking.pop(question.key, None)
+        if said is not None:
+            kind, data = _word(said, question)
+            signal = Signal(run=self._log.run, key=question.key, kind=kind, by=PROGRAM, at=self._log.now(), data=data)
+            await self._journal.send(signal)
+
+    def _start(self, work: Coroutine[object, object, None]) -> None:
+        async def run() -> None:
+            with suppress(JournalError):  # the next word makes it read again
+                await work
+
+        self._group.create_task(run())
+
+
+def _word(said: bool | str | Mapping[str, Json], question: ApprovalAsked) -> tuple[SignalKind, dict[str, Json]]:
+    """Return what a program's answer to a question comes to."""
+    if isinstance(said, str):
+        return ("deny", {"why": said}) if question.expects == "approval" else ("answer", {"text": said})
+    if isinstance(said, Mapping):
+        return "approve", {"arguments": dict(said)}
+    return ("approve" if said else "deny"), {}
