@@ -199,6 +199,7 @@ async def test_our_body_is_what_the_typed_call_would_send() -> None:
     assert server.requests[0] == server.requests[1]
     assert ours["authorization"] == typed["authorization"] == f"Bearer {KEY}"
     assert ours["content-type"] == typed["content-type"] == "application/json"
+    assert "x-stainless-os" in typed and "x-stainless-os" not in ours  # the server need not know our machine
 
 
 async def test_a_request_repeats_the_bytes_of_the_one_before_up_to_the_end_of_its_messages() -> None:
