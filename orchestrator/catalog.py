@@ -210,7 +210,7 @@ class Catalog:
         catalog = self
         with collecting(errors):
             settings = load_settings(self.folders[0])
-            warnings += settings.warnings
+            warnings += [*settings.warnings, *settings.unreachable()]
             catalog = self._with(settings)
             known = sorted({file.stem for folder in self._tool_folders for file in folder.files})
             errors += settings.unknown_toolsets(known)

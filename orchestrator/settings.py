@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
 from pathlib import Path
@@ -207,6 +208,16 @@ class Settings(BaseModel):
             raise ConfigError(f"there is no MCP server {name!r} in {FILE}{nearest(name, self.mcp)}")
         return self.mcp[name]
 
+    def unreachable(self) -> list[ConfigError]:
+        """Return why MCP servers cannot be reached, as far as that shows without trying."""
+        programs = {name: server.command for name, server in self.mcp.items() if server.command}
+        missing = [
+            self._document.error(f"there is no program {program!r}; is it installed?", ("mcp", name, "command"))
+            for name, program in programs.items()
+            if "/" not in program and shutil.which(program) is None
+        ]
+        return missing + [error for name in self.mcp for error in self._missing("mcp", name)]
+
     def toolset(self, name: str, kind: type[M]) -> M:
         """Return the settings under `tools: NAME`, read as what the toolset says they are.
 
@@ -294,6 +305,10 @@ def _secret(name: str) -> bool:
 
 def _literal_keys(document: Document) -> Iterator[ConfigError]:
     for place, text in texts(document.data):
-        if place[-1] == "api_key" and not names(text) and len(text) >= _SHORTEST_SECRET:
-            advice = 'write api_key: "${OPENAI_API_KEY}" and keep the key in the environment or in .env'
+        name = str(place[-1])
+        of_server = place[0] == "mcp" and place[2:3] in (("env",), ("headers",))
+        secret = name == "api_key" or (of_server and (_secret(name) or name.lower() == "authorization"))
+        if secret and not names(text) and len(text) >= _SHORTEST_SECRET:
+            variable = "OPENAI_API_KEY" if name == "api_key" else "NAME"
+            advice = f'write {name}: "${{{variable}}}" and keep the key in the environment or in .env'
             yield document.error(f"a key stands in the file; {advice}", place)

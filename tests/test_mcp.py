@@ -18,6 +18,7 @@ from orchestrator.mcp.names import wire_name
 from orchestrator.mcp.servers import Offer
 from orchestrator.messages import Image
 from orchestrator.plan import Subtask
+from orchestrator.serve import cli
 from orchestrator.settings import Settings
 from orchestrator.testing import ScriptedServer, call, text
 from tests.mcp_desk import bad_day, desk
@@ -338,3 +339,43 @@ class TestARun:
             )
             result = await orchestrator.solve("add", plan=plan, roles=["clerk"])
         assert (result.status, result.outcomes["again"].value) == ("done", {"sum": 7})
+
+
+class TestTheCommand:
+    @pytest.fixture
+    def ori(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
+        folder = project(tmp_path, day=bad_day(), gone={"command": "no-such-program"})
+
+        def run(*argv: str) -> tuple[int, str, str]:
+            return (cli.main([*argv, "--project", str(folder)]), *capsys.readouterr())
+
+        return run
+
+    def test_tools_lists_those_of_servers_and_says_which_server_is_missing(self, ori: Any) -> None:
+        status, out, err = ori("tools", "--json")
+        effects = {tool["name"]: tool["effect"] for tool in json.loads(out)}
+        assert (status, effects["day/add"], effects["day/die"]) == (0, "read", "once")
+        assert "MCP server 'gone' are missing: there is no 'no-such-program'; is it installed?" in err
+
+    def test_doctor_says_what_each_server_is(self, ori: Any) -> None:
+        _, out, _ = ori("doctor", "--json")
+        assert json.loads(out)["MCP servers"] == {
+            "day": "bad-day 1, protocol 2025-11-25, 13 tools",
+            "gone": "there is no 'no-such-program'; is it installed?",
+        }
+
+    def test_check_names_a_missing_program_an_unknown_server_and_a_key_in_the_file(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        folder = project(tmp_path)
+        (folder / "ori.yaml").write_text(
+            "mcp:\n  days:\n    command: no-such-program\n    env:\n      API_KEY: k0123456789\n"
+            '  web: {url: "https://x", headers: {Authorization: "Bearer ${NOT_SET_HERE}"}}\n'
+        )
+        status = cli.main(["check", "--project", str(folder)])
+        out = capsys.readouterr().out
+        assert status == 2
+        assert "unknown tool 'day/*'; did you mean 'days/*'?" in out
+        assert "ori.yaml:3: warning: there is no program 'no-such-program'" in out
+        assert "ori.yaml:5: warning: a key stands in the file" in out
+        assert "ori.yaml:6: warning: NOT_SET_HERE is not set" in out

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,7 @@ from orchestrator.errors import ConfigError, ToolError, nearest
 from orchestrator.mcp.connection import LAST_WORDS, Connection, Definition, ServerGone, connect
 from orchestrator.mcp.names import EVERYTHING, SEPARATOR, shown_name, wire_name
 from orchestrator.mcp.results import to_tool_result
+from orchestrator.redact import Redactor
 from orchestrator.resources import Resources
 from orchestrator.role import Role
 from orchestrator.settings import Settings
@@ -117,8 +119,11 @@ class Servers:
         return {tool.title: tool for tool in made}
 
     async def about(self, server: str) -> str:
-        """Return what a server is, and how many tools it has; raises as `tools` does."""
-        connection = await self._connection(server)
+        """Return what a server is and how many tools it has, or why it cannot be reached."""
+        try:
+            connection = await self._connection(server)
+        except (ConfigError, ToolError) as error:
+            return str(error)
         return f"{connection.about}, {len(connection.definitions)} tools"
 
     async def _connection(self, server: str, *, anew: bool = False) -> Connection:
@@ -176,6 +181,13 @@ class Servers:
             raise ToolError(f"{shown} failed: {error}. The next call connects anew.{unknown}{said}") from None
         source = f"the MCP server {server!r}" if known.open_world else None
         return await to_tool_result(result, context, f"mcp/{server}", source)
+
+
+@asynccontextmanager
+async def opened(settings: Settings, folder: Path) -> AsyncIterator[Servers]:
+    """Give the servers of a project outside of any run; those that were started end with this."""
+    async with Resources() as resources:
+        yield Servers(settings, folder, lambda: resources, Redactor(settings.secrets()).text)
 
 
 def _changed(shown: str, now: Definition | None, offered: Mapping[str, Definition]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from argparse import Namespace
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from orchestrator.serve.report import DONE, WRONG_USE, Report
 
 if TYPE_CHECKING:
     from orchestrator.catalog import Catalog
+    from orchestrator.mcp.servers import Offer
 
 
 def check(args: Namespace) -> Report:
@@ -37,15 +39,31 @@ def roles(args: Namespace) -> Report:
 def tools(args: Namespace) -> Report:
     """List the tools that a role can be given."""
     catalog = _catalog(args)
-    found = [catalog.tool(name) for name in catalog.tool_names]
+    offer = asyncio.run(_offer(catalog, args.project))
+    found = [*(catalog.tool(name) for name in catalog.tool_names), *offer.tools.values()]
     why = {tool.name: tool.missing() for tool in found}
     data = [
-        {"name": t.name, "effect": t.effect, "description": t.description, "source": t.source, "missing": why[t.name]}
+        {
+            "name": t.title or t.name,
+            "effect": t.effect,
+            "description": t.description,
+            "source": t.source,
+            "missing": why[t.name],
+        }
         for t in found
     ]
-    rows = [(t.name, t.effect, why[t.name] or t.description.strip().split("\n")[0]) for t in found]
-    note = "\n".join(f"ori: tools are missing: {error}" for error in catalog.unreadable)
+    rows = [(t.title or t.name, t.effect, why[t.name] or t.description.strip().split("\n")[0]) for t in found]
+    missing = [*(f"tools are missing: {error}" for error in catalog.unreadable), *offer.missing]
+    note = "\n".join(f"ori: {reason}" for reason in missing)
     return replace(_listed(data, ("tool", "effect", "what it does"), rows), note=note)
+
+
+async def _offer(catalog: Catalog, folder: Path) -> Offer:
+    """Ask the project's MCP servers for their tools."""
+    from orchestrator.mcp.servers import opened
+
+    async with opened(catalog.settings, folder) as servers:
+        return await servers.offer(f"{server}/*" for server in catalog.settings.mcp)
 
 
 def new(args: Namespace) -> Report:

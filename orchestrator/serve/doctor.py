@@ -33,6 +33,8 @@ def doctor(args: Namespace) -> Report:
     """Say what works: the model's server, the project, what is installed."""
     settings = load_settings(args.project)
     around = {"project": _project(args.project, settings), "tools": _tools(args.project, settings)}
+    if settings.mcp:
+        around["MCP servers"] = asyncio.run(_servers(args.project, settings))
     try:
         model = settings.model(args.model)
     except ConfigError as error:
@@ -93,6 +95,15 @@ def _tools(folder: Path, settings: Settings) -> Rows:
         tool = catalog.tool(name)
         rows[Path(tool.source).stem] = tool.missing() or "ready"
     return rows
+
+
+async def _servers(folder: Path, settings: Settings) -> Rows:
+    """Say what each MCP server is, or why it cannot be reached."""
+    from orchestrator.mcp.servers import opened
+
+    async with opened(settings, folder) as servers, asyncio.TaskGroup() as group:
+        asked = {name: group.create_task(servers.about(name)) for name in settings.mcp}
+    return {name: task.result() for name, task in asked.items()}
 
 
 # what suits a model

@@ -4,15 +4,13 @@ import asyncio
 import sys
 from pathlib import Path
 
-from orchestrator.mcp.servers import Servers
-from orchestrator.resources import Resources
+from orchestrator.mcp.servers import opened
 from orchestrator.settings import Settings
 
 
 async def main(url: str) -> None:
     settings = Settings.model_validate({"mcp": {"suite": {"url": url}}})
-    async with Resources() as resources:
-        servers = Servers(settings, Path(), lambda: resources, lambda text: text)
+    async with opened(settings, Path()) as servers:
         for name in await servers.tools("suite"):
             connection = await servers._connection("suite")
             arguments = {"a": 5, "b": 3} if name == "suite/add_numbers" else {}
