@@ -48,8 +48,8 @@ def session(context: RunContext, earlier: Sequence[Event]) -> str:
                 goals[event.run] = event.goal
             case RunEnded():
                 told.append(_told(goals.get(event.run, ""), event.result))
-            case VariableSet(value=None) if event.name in context.variables:
-                del context.variables[event.name]
+            case VariableSet(deleted=True):
+                context.variables.pop(event.name, None)
             case VariableSet():
                 context.variables[event.name] = event.value
     return "\n".join(told[-GOALS:])

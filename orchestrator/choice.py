@@ -46,11 +46,18 @@ class ToolSearch:
 
         All of them where nothing fits, or where there are not many.
         """
-        scores = self._index.scores(task)
-        if len(self.specs) <= MANY or not any(scores):
+        if len(self.specs) <= MANY:
             return list(self.specs)
-        fitting = [n for n in self._index.best(task, CHOSEN) if scores[n] >= THRESHOLD * max(scores)]
-        return [spec for n, spec in enumerate(self.specs) if n in fitting or _names(task, spec.name)]
+        return best_scored(self.specs, self._index.scores(task), task)
+
+
+def best_scored(specs: Sequence[ToolSpec], scores: Sequence[float], task: str) -> list[ToolSpec]:
+    """Return the tools with the best scores, and those that the task names, in their own order; all if none scores."""
+    if not any(scores):
+        return list(specs)
+    order = sorted(range(len(specs)), key=lambda n: -scores[n])
+    fitting = {n for n in order[:CHOSEN] if scores[n] >= THRESHOLD * max(scores)}
+    return [spec for n, spec in enumerate(specs) if n in fitting or _names(task, spec.name)]
 
 
 def finding_tools(specs: Sequence[ToolSpec], find: str, call: str) -> dict[str, Tool]:

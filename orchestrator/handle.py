@@ -429,7 +429,7 @@ class RunHandle:
     async def _solve(self, context: RunContext, workers: Workers) -> Ending:
         """Open the root loop, tell it the goal, and run it to its end."""
         order = self.order
-        loop = workers.opening.open(context.roles[order.root], order.root, goal=order.goal, output=order.schema)
+        loop = await workers.opening.open(context.roles[order.root], order.root, goal=order.goal, output=order.schema)
         planner = workers.opening.planners.get(order.root)
         fresh, digest = not loop.begun, ""
         if fresh:

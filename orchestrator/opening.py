@@ -8,7 +8,8 @@ from typing import Any
 
 import orjson
 
-from orchestrator.choice import ToolSearch, finding_tools
+from orchestrator.caller import Caller
+from orchestrator.choice import finding_tools
 from orchestrator.context import RunContext
 from orchestrator.conversation import Conversation
 from orchestrator.delegate import NAME as DELEGATE
@@ -22,6 +23,7 @@ from orchestrator.placeholders import fill
 from orchestrator.role import Role
 from orchestrator.schedule import Ticket
 from orchestrator.schema import RESULT_TOOL, result_schema, result_tool
+from orchestrator.selection import hidden_tools
 from orchestrator.tool import Tool
 from orchestrator.toolbox import Toolbox
 from orchestrator.workspace import LoopWorkspace
@@ -43,7 +45,7 @@ class Opening:
         self.planners: dict[str, Planner] = {}
         """By the path of the planner's loop."""
 
-    def open(
+    async def open(
         self,
         role: Role,
         path: str,
@@ -94,7 +96,8 @@ class Opening:
             tools = {DELEGATE: planner.tool(), **tools}
         if output is not None and profile.structured == "tool":
             tools[RESULT_TOOL] = result_tool(output, context.text("submit_result"))
-        hidden = self._hidden(role, tools, goal)
+        own = [tool.spec() for name, tool in tools.items() if name not in (DELEGATE, RESULT_TOOL)]
+        hidden = await hidden_tools(Caller(context, path, role, model), own, goal)
         if hidden:
             tools |= self._finding(tools, hidden)
         workspace = self.workspace(path, needs)
@@ -126,13 +129,6 @@ class Opening:
                 del tools[name]
                 self.context.log.add(Warned(path=path, text=f"{name} is not offered: {why}"))
         return tools
-
-    def _hidden(self, role: Role, tools: Mapping[str, Tool], task: str) -> set[str]:
-        """Return the tools of a role that its loop is not shown, as there are many and others fit the task."""
-        if not role.choose_tools:
-            return set()
-        own = [tool.spec() for name, tool in tools.items() if name not in (DELEGATE, RESULT_TOOL)]
-        return {spec.name for spec in own} - {spec.name for spec in ToolSearch(own).choose(task)}
 
     def _finding(self, tools: Mapping[str, Tool], hidden: Collection[str]) -> dict[str, Tool]:
         """Return the tools by which a loop reaches what it is not shown."""

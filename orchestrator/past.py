@@ -111,6 +111,8 @@ class Past:
     variables: dict[str, Json] = field(default_factory=dict)
     constraints: tuple[str, ...] = ()
     formatted_goal: dict[str, Json] | None = None
+    said: dict[str, str] = field(default_factory=dict)
+    """Answers to calls of the engine's own, which are no turns, by key."""
     replies: int = 0
     """Model calls that were answered."""
     seq: int = 0
@@ -208,7 +210,9 @@ class Past:
         self.replies += 1
         self.usage[event.path] = self.usage.get(event.path, Usage()) + event.usage
         _, number, kind = event.key.rsplit(":", 2)
-        if kind == "model":
+        if kind != "model":
+            self.said[event.key] = event.content
+        else:
             loop = self._loop(event)
             reply = Reply(finish_reason=event.finish_reason, usage=event.usage, model=event.model)
             if loop.turns:

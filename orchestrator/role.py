@@ -96,8 +96,9 @@ class Role(BaseModel):
     """The static system prompt."""
     tools: tuple[str, ...] = ()
     """The whitelist: nothing else can be called."""
-    choose_tools: bool = True
-    """Of more than 20 tools, show those that fit the task; the others are found and called by two fixed tools."""
+    choose_tools: Literal["words", "model", "all"] = "words"
+    """Of more than 20 tools, which are shown: those whose words fit the task, those that the model chooses in one call,
+    or all. The others are found and called by two fixed tools."""
     model: str = "default"
     """A key of `ori.yaml`'s models."""
     params: dict[str, Any] = {}

@@ -142,7 +142,7 @@ class Workers:
         if subtask.tool is not None:
             return await self._call_tool(job, subtask, path)
         role = self.context.role(subtask.role or "")
-        loop = self.opening.open(
+        loop = await self.opening.open(
             role,
             path,
             goal=subtask.goal,
@@ -265,7 +265,7 @@ class Workers:
         self, job: _Job, subtask: Subtask, loop: AgentLoop, ending: Ending, reviewer: Role, number: int
     ) -> Ending:
         path = f"{loop.path}/@review{number}"
-        checker = self.opening.open(
+        checker = await self.opening.open(
             reviewer,
             path,
             goal=subtask.goal,

@@ -1,3 +1,4 @@
+import json
 from typing import Any
 
 import pytest
@@ -5,9 +6,9 @@ import pytest
 from benchmarks.tool_choice import TOP, rows, tools
 from orchestrator import Role, tool
 from orchestrator.choice import CHOSEN, MANY, ToolSearch
-from orchestrator.events import ToolReturned, ToolStarted
+from orchestrator.events import ToolReturned, ToolStarted, Warned
 from orchestrator.messages import ToolSpec
-from orchestrator.testing import ScriptedServer, call, text
+from orchestrator.testing import ScriptedServer, call, fault, text
 from orchestrator.tool import Tool
 from tests.engine import logged, orchestrator
 
@@ -109,7 +110,32 @@ async def test_a_call_within_is_checked_like_any_other() -> None:
 
 
 async def test_a_role_may_have_all_its_tools_shown() -> None:
-    everything = KEEPER.model_copy(update={"choose_tools": False})
+    everything = KEEPER.model_copy(update={"choose_tools": "all"})
     async with ScriptedServer([text("no")]) as server, orchestrator(server, [everything], FEEDERS) as orch:
         await orch.run_role("keeper", TASK)
     assert offered(server.requests[0]) == [t.name for t in FEEDERS]
+
+
+CHOOSER = KEEPER.model_copy(update={"choose_tools": "model"})
+
+
+async def test_the_model_may_choose_in_one_call_for_all_tools() -> None:
+    scores = dict.fromkeys(range(1, 41), 0.0) | {2: 0.1, 6: 1.0, 31: 0.7}
+    script = [text(json.dumps(scores)), text("fed")]
+    async with ScriptedServer(script) as server, orchestrator(server, [CHOOSER], FEEDERS) as orch:
+        result = await orch.run_role("keeper", TASK)
+    ranking, turn = server.requests
+    assert "feed_animal39" in ranking["messages"][1]["content"]
+    assert "tools" not in ranking
+    assert offered(turn) == ["feed_animal5", "feed_animal30", "find_tools", "call_tool"]
+    assert result.usage.calls == 2
+
+
+async def test_a_model_that_does_not_choose_leaves_it_to_the_words() -> None:
+    script = [fault(400), text("fed")]
+    async with ScriptedServer(script) as server, orchestrator(server, [CHOOSER], FEEDERS) as orch:
+        result = await orch.run_role("keeper", TASK)
+        warned = await logged(orch, result, Warned)
+    assert result.status == "done"
+    assert "feed_animal3" in offered(server.requests[-1])
+    assert any("tools are chosen without the model" in event.text for event in warned)
