@@ -1,4 +1,4 @@
-"""Long conversations: what a late turn costs to an early one, how much of a request repeats, how much memory 50 MB take.
+"""Long conversations: what a late turn costs to an early one, what part of a request repeats, what memory 50 MB take.
 
 The first two ask a model in this process, so that encoding and sending are not counted; the last asks a server in a
 process of its own, which refuses what real providers refuse and what does not fit its window.

@@ -4,6 +4,7 @@ from dataclasses import replace
 from decimal import Decimal
 
 from orchestrator.events import (
+    Compacted,
     Event,
     MessageAppended,
     ModelCalled,
@@ -124,6 +125,18 @@ def rest() -> list[Event]:
         *model("ori/trend", 2, "华东", START + 6),
         *model("ori/trend/@review1", 1, "wrong", START + 7),
         ReviewDone(path="ori/trend", at=START + 8, id="trend", round=1, accepted=False, feedback="no figure is given"),
+        Compacted(
+            path="ori/trend",
+            key="ori/trend:3:summary",
+            at=START + 8,
+            shortened=((3, "…"),),
+            start=2,
+            end=6,
+            became=(Message("data", "summary"), 4, 5),
+            tokens_before=21_000,
+            tokens_after=9_000,
+            hash="h",
+        ),
         *model("ori/trend", 3, "华东 +30 %", START + 8),
         *model("ori/trend/@review2", 1, "fine", START + 9),
         ReviewDone(path="ori/trend", at=START + 10, id="trend", round=2, accepted=True, feedback=""),

@@ -18,6 +18,7 @@ from rich.cells import cell_len
 
 from orchestrator.events import (
     BudgetReached,
+    Compacted,
     Event,
     ModelCalled,
     PlanAdded,
@@ -105,6 +106,14 @@ def test_text_and_progress_that_arrive_show_in_the_row() -> None:
     assert "read_file: 40 %" in row(lines, "trend  ")
 
 
+def test_a_running_subtask_tells_what_was_kept_out_of_its_prompts() -> None:
+    events = run()
+    compacted = next(n for n, event in enumerate(events) if isinstance(event, Compacted))
+    progress = folded(events[: compacted + 2])
+    line = row(drawn(progress, width=150), "trend")
+    assert "(compacted 1 times, by 12,000 tokens)" in line
+
+
 def test_a_second_attempt_shares_the_row_of_the_first() -> None:
     again = SubtaskStarted(path="ori/trend~2", at=START + 8, id="trend", role="analyst", goal="again", attempt=2)
     lines = drawn(folded([*beginning(), again, *model("ori/trend~2", 1, "", START + 8)]))
@@ -176,6 +185,8 @@ def test_show_tells_turns_calls_cuts_failures_reviews_and_usage_by_role() -> Non
         "turn 2 (qwen-1.5b, 1.0s, 1.3k tokens): 华东 1,200,000；华北 900,000",
         "plan mended: '汇总' came after itself; dropped",
         "sent back: no figure is given",
+        "turn 3: messages 1 shortened, 2 summed up: 21,000 → 9,000 tokens",
+        "kept out of prompts: results cut 1 times, by 3,000 characters; compacted 1 times, by 12,000 tokens",
         "workspace: /tmp/ws",
         "analyst: 5 model calls, 6,500 tokens, 5,000 of them cached, cost 0.0105",
         "reviewer: 2 model calls, 2,600 tokens, 2,000 of them cached, cost 0.0042",
@@ -202,6 +213,7 @@ async def test_without_a_terminal_each_lasting_change_is_one_plain_line() -> Non
     assert lines[0] == "ori plans 汇总 (analyst); trend (analyst); report (writer) after 汇总, trend"
     assert lines[1] == "汇总 started (analyst): 按区域汇总 sales.csv 的销售额"
     assert "trend sent back in review 1: no figure is given" in lines
+    assert "trend, turn 3: messages 1 shortened, 2 summed up: 21,000 → 9,000 tokens" in lines
     assert "warning: the journal is slow" in lines
     assert lines[-1].startswith("ori done (14s): ")
     assert "\x1b" not in file.getvalue()

@@ -19,6 +19,7 @@ from rich.text import Text
 from orchestrator.events import (
     BreakerChanged,
     BudgetReached,
+    Compacted,
     Event,
     ModelFailed,
     PlanAdded,
@@ -135,6 +136,8 @@ def show(progress: Progress, width: int) -> Group:
     if weight := progress.prompts.total():
         parts = ", ".join(f"{part} {tokens / weight:.0%}" for part, tokens in progress.prompts.items())
         costs.append(Text(f"prompts: {parts} (estimated)"))
+    if saved := str(progress.saved):
+        costs.append(Text(f"kept out of prompts: {saved}"))
     total = Text(f"total: {usage_text(progress.root.usage)}", "bold")
     return Group(*head, tree(progress, width, progress.now, detail=True), *costs, total)
 
@@ -162,6 +165,8 @@ def line(progress: Progress, event: Event) -> str | None:
             said = f"{name} {outcome.status} ({_spent(node, event.at)}{tokens}): {node.result}"
         case ReviewDone(round=number, accepted=accepted, feedback=feedback):
             said = f"{name} {'accepted' if accepted else 'sent back'} in review {number}: {feedback}"
+        case Compacted():
+            said = f"{name}, {progress.node(event.path).notes[-1]}"
         case BudgetReached() | BreakerChanged() | Warned():
             said = f"warning: {progress.warnings[-1]}"
         case ModelFailed(failure=failure):
@@ -258,7 +263,8 @@ def _says(node: Node) -> str:
             return f"after {', '.join(node.after)}" if node.after else ""
         case "running":
             ended = sum(not child.open for child in node.children.values())
-            return node.doing() + (f" {ended}/{len(node.children)}" if node.children else "")
+            of = f" {ended}/{len(node.children)}" if node.children else ""
+            return f"{node.doing()}{of}" + (f" ({node.saved})" if str(node.saved) else "")
         case "done":
             return node.result
         case state:

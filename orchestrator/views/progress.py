@@ -73,6 +73,24 @@ class Turn:
 
 
 @dataclass(slots=True)
+class Saved:
+    """What was kept out of prompts so that they fit."""
+
+    cuts: int = 0
+    """Results that were too long to enter a conversation whole."""
+    characters: int = 0
+    """Of them, left out."""
+    compactions: int = 0
+    tokens: int = 0
+    """By which they made prompts shorter, as estimated."""
+
+    def __str__(self) -> str:
+        cuts = f"results cut {self.cuts} times, by {self.characters:,} characters" if self.cuts else ""
+        compacted = f"compacted {self.compactions} times, by {self.tokens:,} tokens" if self.compactions else ""
+        return "; ".join(filter(None, (cuts, compacted)))
+
+
+@dataclass(slots=True)
 class Node:
     """One place of the tree: the root's loop, a subtask, or a review. Attempts of a subtask share it."""
 
@@ -93,7 +111,8 @@ class Node:
     """Of this node and everything below it."""
     turns: dict[str, Turn] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    """Plans sent back or mended, verdicts of reviewers, summaries of a full window."""
+    """Plans sent back or mended, verdicts of reviewers, what became of a full window."""
+    saved: Saved = field(default_factory=Saved)
     children: dict[str, Node] = field(default_factory=dict)
 
     @property
@@ -131,6 +150,7 @@ class Progress:
     by_role: dict[str, Usage] = field(default_factory=dict)
     prompts: Counter[str] = field(default_factory=Counter)
     """Estimated tokens of all prompts: `system`, `history`, `tools`."""
+    saved: Saved = field(default_factory=Saved)
     warnings: list[str] = field(default_factory=list)
     result: RunResult | None = None
     now: float = 0.0
@@ -155,15 +175,25 @@ class Progress:
                 self._model(event)
             case ToolStarted() | ToolReturned() | ToolProgress():
                 self._tool(event)
-            case Compacted(tokens_before=before, tokens_after=after):
-                note = f"{event.messages} messages compacted: {before:,} → {after:,} tokens"
-                self.node(event.path).notes.append(note)
+            case Compacted():
+                self._compacted(event)
             case BudgetReached(limit=limit):
                 self.warnings.append(f"budget reached, {limit}")
             case BreakerChanged(endpoint=endpoint, state=state):
                 self.warnings.append(f"endpoint {endpoint}: breaker {state}")
             case Warned(text=text):
                 self.warnings.append(text)
+
+    def _compacted(self, event: Compacted) -> None:
+        node, before, after = self.node(event.path), event.tokens_before, event.tokens_after
+        became = [f"{len(event.shortened)} shortened"] if event.shortened else []
+        if gone := event.end - event.start - sum(isinstance(m, int) for m in event.became):
+            became.append(f"{gone} summed up")
+        turn = event.key.rsplit(":", 2)[1]
+        node.notes.append(f"turn {turn}: messages {', '.join(became)}: {before:,} → {after:,} tokens")
+        for saved in (node.saved, self.saved):
+            saved.compactions += 1
+            saved.tokens += before - after
 
     def node(self, path: str) -> Node:
         """Return the node of a path, whatever the attempts on the way; a new one hangs below its parent."""
@@ -267,6 +297,11 @@ class Progress:
                 calls[event.key] = Call(event.name, event.arguments)
             case ToolReturned():
                 calls.setdefault(event.key, Call(event.name, "")).returned = event
+                if event.cut:
+                    left_out = event.characters - int(event.cut.partition(" ")[0])
+                    for saved in (self.node(event.path).saved, self.saved):
+                        saved.cuts += 1
+                        saved.characters += left_out
             case ToolProgress() if event.key in calls:
                 calls[event.key].said = event.text
 
