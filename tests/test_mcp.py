@@ -13,7 +13,8 @@ import pytest
 
 from orchestrator import ConfigError, Orchestrator, Role
 from orchestrator.errors import ToolError
-from orchestrator.events import RunStarted, ToolStarted, Warned
+from orchestrator.events import RunStarted, ToolReturned, ToolStarted, Warned
+from orchestrator.failure import FailureKind
 from orchestrator.mcp.names import wire_name
 from orchestrator.mcp.servers import Offer
 from orchestrator.messages import Image
@@ -315,6 +316,22 @@ class TestARun:
         assert "It said: fatal: the key [redacted] is refused" in observations[1]
         assert observations[2] == "good"
         assert _children() == []
+
+    async def test_a_call_that_takes_too_long_is_cancelled_at_the_server(self, tmp_path: Path) -> None:
+        noted = tmp_path / "noted"
+        replies = [call("day__slow", {"file": str(noted)}), call("day__mood", {}), text("never mind")]
+        async with ScriptedServer(replies) as server:
+            orchestrator = Orchestrator(
+                project=project(tmp_path, day=bad_day(timeout=0.3)), model="m", base_url=server.base_url, api_key="k"
+            )
+            result = await orchestrator.run_role("clerk", "wait")
+        assert result.status == "done"
+        events = await orchestrator.journal.events(result.run_id)
+        [slow, mood] = [event for event in events if isinstance(event, ToolReturned)]
+        assert slow.failure is not None
+        assert (slow.failure.kind, mood.ok) == (FailureKind.tool_timeout, True)
+        assert "did not finish within 0.3 s; it was stopped" in slow.failure.message
+        assert noted.read_text() == "cancelled"
 
     async def test_a_run_goes_on_without_a_server_that_is_missing(self, tmp_path: Path) -> None:
         async with ScriptedServer([text("I have no tools")]) as server:
