@@ -210,7 +210,7 @@ class RunHandle:
         if DELEGATE in roles[order.root].tools:  # what is wrong with a template is told before anything runs
             planned += [subtask for template in house.catalog.templates() for subtask in template.subtasks]
         named = {name for role in roles.values() for name in role.tools} | {s.tool for s in planned if s.tool}
-        offer = await house.servers.offer(named)
+        offer = (await house.servers.offer(named)).as_told(frozen.tools if frozen else {})
         roles = {name: offer.to(role) for name, role in roles.items()}
         limits = Limits.model_validate(frozen.limits) if frozen else Limits.combine(house.limits, order.limits)
         workspace = Workspace(self.workspace, self._home)

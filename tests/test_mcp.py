@@ -71,6 +71,15 @@ class TestWhatThereIs:
             offer.to(clash)
         assert Offer().to(role).tools == ("x",)
 
+    async def test_a_resumed_run_is_not_offered_what_has_changed_since_it_began(self, tmp_path: Path) -> None:
+        async with desk(tmp_path, day=bad_day()) as at:
+            offer = await at.servers.offer(["day/add", "day/mood"])
+        told = {n: {"description": t.description, "parameters": dict(t.parameters)} for n, t in offer.tools.items()}
+        told["day/mood"] = {**told["day/mood"], "description": "Something else."}
+        tools = offer.as_told(told).tools
+        assert tools["day/add"].missing() == ""
+        assert "has changed it since; resume with `--refresh`" in tools["day/mood"].missing()
+
     @pytest.mark.parametrize(
         ("settings", "words"),
         [

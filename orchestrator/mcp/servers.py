@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,19 @@ class Offer:
                 twice = f"{name!r} and {self.tools[name].name!r} would be one name to a model"
                 raise ConfigError(f"role {role.name!r}: {twice}; call the server otherwise in ori.yaml")
         return role.model_copy(update={"tools": tools, "approval": self.names(role.approval)})
+
+    def as_told(self, told: Mapping[str, Mapping[str, Any]]) -> Offer:
+        """Return the offer to a resumed run: what was told of otherwise when it began is missing.
+
+        Args:
+            told: Description and parameters by name.
+        """
+        changed = {
+            name: replace(tool, missing=lambda: "its server has changed it since; resume with `--refresh` to use it")
+            for name, tool in self.tools.items()
+            if name in told and told[name] != {"description": tool.description, "parameters": tool.parameters}
+        }
+        return replace(self, tools={**self.tools, **changed})
 
     def _named(self, entry: str) -> Iterator[str]:
         server, separator, tool = entry.partition(SEPARATOR)
