@@ -32,6 +32,8 @@ class Ending:
     answer: str = ""
     value: Json = None
     failure: Failure | None = None
+    untrusted: tuple[str, ...] = ()
+    """Sources outside the run that the answer may carry words of."""
 
 
 @dataclass(slots=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -39,26 +39,45 @@ if TYPE_CHECKING:
 class Variables(MutableMapping[str, Json]):
     """The run's variables; every change is an event, so that a resumed run has them again."""
 
-    def __init__(self, log: RunLog, redact: Callable[[str], str], values: Mapping[str, Json]) -> None:
-        self._log, self._redact = log, redact
-        self._values = dict(values)
+    def __init__(
+        self,
+        log: RunLog,
+        redact: Callable[[str], str],
+        values: dict[str, VariableSet],
+        sources: Callable[[], Iterable[str]] = tuple,
+        read: Callable[[Iterable[str]], object] = tuple,
+    ) -> None:
+        self._log, self._redact, self._set = log, redact, values
+        self._sources, self._read = sources, read
+
+    def seen_by(self, sources: Callable[[], Iterable[str]], read: Callable[[Iterable[str]], object]) -> Variables:
+        """Return the same variables as one loop sees them.
+
+        Args:
+            sources: Tells what strangers may have written that the loop has read: what it sets may come from there.
+            read: Told what a value that it gets may come from.
+        """
+        return Variables(self._log, self._redact, self._set, sources, read)
 
     def __getitem__(self, name: str) -> Json:
-        return self._values[name]
+        variable = self._set[name]
+        self._read(variable.sources)
+        return variable.value
 
     def __setitem__(self, name: str, value: Json) -> None:
-        self._values[name] = value
-        self._log.add(VariableSet(name=name, value=redact_json(value, self._redact)))
+        told = VariableSet(name=name, value=redact_json(value, self._redact), sources=tuple(self._sources()))
+        self._log.add(told)
+        self._set[name] = replace(told, value=value)
 
     def __delitem__(self, name: str) -> None:
-        del self._values[name]
+        del self._set[name]
         self._log.add(VariableSet(name=name, value=None, deleted=True))
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
+        return iter(self._set)
 
     def __len__(self) -> int:
-        return len(self._values)
+        return len(self._set)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -150,7 +169,7 @@ class RunContext:
         return sha256((self.run_id + key).encode()).hexdigest()
 
 
-CallKind = Literal["model", "tool", "summary", "rank"]
+CallKind = Literal["person", "model", "tool", "summary", "rank"]
 
 
 def record_key(path: str, turn: int, kind: CallKind, number: int | None = None) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,6 +50,7 @@ class Planner:
         depth: 1 for the root's planner, 2 for one below it.
         window: Tokens of the planner's model; outcomes are cut so that together they fit.
         short: Show only the fields that a small model uses well.
+        sources: What strangers may have written that the planner has read: its plans may come from there.
     """
 
     context: RunContext
@@ -60,6 +61,7 @@ class Planner:
     depth: int
     window: int
     short: bool = False
+    sources: Mapping[str, None] = field(default_factory=dict)
     plan: Plan = field(default_factory=Plan)
     rejected: int = 0
     open: PlanAdded | None = None
@@ -256,7 +258,7 @@ class Planner:
             advice = "\n".join(f"- {o.id}: {_advice(o)}" for o in failed)
             parts.append(self.context.text("failed_outcomes", advice=advice))
         value = {o.id: o.model_dump(mode="json", include={"status", "answer", "value"}) for o in outcomes}
-        return ToolResult("\n\n".join(parts), value)
+        return ToolResult("\n\n".join(parts), value, untrusted=sources_of(outcomes))
 
     def _table(self, ids: Sequence[str]) -> str:
         """Show outcomes in plan order, cut so that together they fit the planner's window."""
@@ -274,7 +276,7 @@ class Planner:
         after = f", after {', '.join(subtask.after)}" if subtask.after else ""
         told = f"- {subtask.id} ({subtask.performer}{after}): {gist(subtask.goal, most)}"
         if outcome := self.plan.outcomes.get(subtask.id):
-            handle = self.context.workspace.store_output(f"{outcome.path}:answer", outcome.answer)
+            handle = self.context.workspace.store_output(f"{outcome.path}:answer", outcome.answer, outcome.untrusted)
             said = " ".join(gist(outcome.answer, most).splitlines())
             files = ", ".join(artifact.path for artifact in outcome.artifacts)
             told += f" → {outcome.status}: {said} ({', '.join(filter(None, (handle, files)))})"
@@ -309,6 +311,11 @@ Execute = Callable[[Planner, Subtask, Ticket], Awaitable[Outcome]]
 """Runs one subtask for a planner."""
 
 
+def sources_of(outcomes: Iterable[Outcome]) -> tuple[str, ...]:
+    """Return what strangers may have written that these outcomes may carry words of."""
+    return tuple(dict.fromkeys(source for outcome in outcomes for source in outcome.untrusted))
+
+
 def show_outcome(context: RunContext, outcome: Outcome, tokens: int, most: int | None = None) -> str:
     """Return an outcome as other loops read it: fenced as data, a long one as its head and a handle.
 
@@ -323,7 +330,7 @@ def show_outcome(context: RunContext, outcome: Outcome, tokens: int, most: int |
         text = orjson.dumps(outcome.value).decode()
     limit = min(max(LEAST, portion(text, tokens)), most or len(text))
     if len(text) > limit:
-        handle = context.workspace.store_output(f"{outcome.path}:answer", text)
+        handle = context.workspace.store_output(f"{outcome.path}:answer", text, outcome.untrusted)
         text = f"{text[:limit]}\n[{limit} of {len(text)} characters; the whole is {handle}]"
     if outcome.failure:
         text = f"{text}\n({outcome.failure.message})".strip()

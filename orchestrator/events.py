@@ -301,6 +301,8 @@ class VariableSet(Event):
     name: str
     value: Any
     deleted: bool = False
+    sources: tuple[str, ...] = ()
+    """What strangers may have written that the value may come from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -318,7 +320,8 @@ class ArtifactStored(Event):
     """SHA-256 of the kept content that was there before this run's first change; None: see `created`."""
     created: bool = False
     """The file did not exist before."""
-    untrusted: bool = False
+    sources: tuple[str, ...] = ()
+    """What strangers may have written that its content may come from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

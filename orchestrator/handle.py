@@ -18,7 +18,7 @@ from orchestrator import carry
 from orchestrator.answers import Ending, by_outcomes
 from orchestrator.context import RunContext, Variables
 from orchestrator.delegate import NAME as DELEGATE
-from orchestrator.delegate import Planner
+from orchestrator.delegate import Planner, sources_of
 from orchestrator.errors import ConfigError, JournalError, LoopStopped, OriError, RunStopped
 from orchestrator.events import Event, RunEnded, RunResumed, RunStarted, Warned
 from orchestrator.failure import Failure, FailureKind
@@ -445,7 +445,8 @@ class RunHandle:
             answer = planner.plan.outcomes.get(order.answer or "")
             if answer and answer.status == "done":
                 return Ending("done", "answer", answer.answer, answer.value)
-            loop.give(table, introduced=context.text("template_ran"))
+            sources = sources_of(planner.plan.outcomes.values())
+            loop.give(table, introduced=context.text("template_ran"), sources=sources)
         if digest:
             loop.give(digest, introduced=context.text("session"))
         if fresh:

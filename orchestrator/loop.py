@@ -282,20 +282,25 @@ class AgentLoop:
             for message in opening:
                 self.add(message)
 
-    def say(self, text: str) -> None:
-        """Put a user message in; the next `run` goes on from it."""
+    def say(self, text: str, sources: Iterable[str] = ()) -> None:
+        """Put a user message in; the next `run` goes on from it.
+
+        Args:
+            text: The message.
+            sources: What strangers may have written that it may carry words of.
+        """
         for number, call in self.conversation.open_calls().items():  # it was stopped while they ran
             stopped = Message("tool", self.context.text("call_stopped"), call_id=call.id)
             self.add(stopped, record_key(self.path, self.turn, "tool", number))
         self._restart()
-        self.add(Message("user", text))
+        self.add(Message("user", text, untrusted=tuple(sources)))
         prompt = self.caller.meter.tokens(self.window.weight.whole)
         self.context.ledger.set_aside(self.path, self.model, prompt, self.caller.output)
 
-    def give(self, data: str, introduced: str) -> None:
+    def give(self, data: str, introduced: str, sources: Iterable[str] = ()) -> None:
         """Put in what other loops found, behind an introduction; both join the user message before them on the wire."""
         self._note(introduced)
-        self.add(Message("data", data))
+        self.add(Message("data", data, untrusted=tuple(sources)))
 
     def _note(self, text: str) -> None:
         """Say something to the model; it joins the message before it on the wire."""

@@ -80,6 +80,7 @@ class Opening:
         worked = context.past.active(past.began) if past else 0.0
         shift = above.below(role.limits.timeout, ticket=ticket, worked=worked)
         tools = self._tools(role, path, past.frozen.tools if past else context.schemas)
+        conversation = past.conversation if past else Conversation()
         depth = parent.depth + 1 if parent else 1
         if DELEGATE in role.tools and depth <= MAX_DEPTH:
             planner = Planner(
@@ -91,6 +92,7 @@ class Opening:
                 depth=depth,
                 window=model.window,
                 short=profile.short_plan,
+                sources=conversation.sources,
             )
             self.planners[path] = planner
             tools = {DELEGATE: planner.tool(), **tools}
@@ -100,8 +102,7 @@ class Opening:
         hidden = await hidden_tools(Caller(context, path, role, model), own, goal)
         if hidden:
             tools |= self._finding(tools, hidden)
-        workspace = self.workspace(path, needs)
-        conversation = past.conversation if past else Conversation()
+        workspace = self.workspace(path, needs, conversation)
         toolbox = Toolbox(
             context,
             path,
@@ -156,7 +157,7 @@ class Opening:
         listed = [self.context.role(name) for name in self._may_delegate(role)] if plans else []
         return fill(role.prompt, {"roles": "\n".join(f"- {r.name}: {r.description}" for r in listed)})
 
-    def workspace(self, path: str, needs: Sequence[str]) -> LoopWorkspace:
+    def workspace(self, path: str, needs: Sequence[str], conversation: Conversation) -> LoopWorkspace:
         """Return what a loop may do with the run's files; `needs` as for `open`."""
 
         def may_take(owner: str) -> bool:
@@ -165,7 +166,7 @@ class Opening:
         def stored(change: ArtifactStored) -> None:
             self.context.log.add(change)
 
-        return self.context.workspace.for_loop(path, may_take, stored)
+        return self.context.workspace.for_loop(path, may_take, stored, lambda: conversation.sources)
 
 
 def within(path: str, root: str) -> bool:

@@ -108,7 +108,7 @@ class Past:
     usage: dict[str, Usage] = field(default_factory=dict)
     """By path."""
     changes: list[ArtifactStored] = field(default_factory=list)
-    variables: dict[str, Json] = field(default_factory=dict)
+    variables: dict[str, VariableSet] = field(default_factory=dict)
     constraints: tuple[str, ...] = ()
     formatted_goal: dict[str, Json] | None = None
     said: dict[str, str] = field(default_factory=dict)
@@ -161,10 +161,10 @@ class Past:
                 self._subtask(event)
             case ArtifactStored():
                 self.changes.append(event)
-            case VariableSet(name=name, value=value, deleted=deleted):
-                self.variables[name] = value
-                if deleted:
-                    del self.variables[name]
+            case VariableSet():
+                self.variables[event.name] = event
+                if event.deleted:
+                    del self.variables[event.name]
 
     def _loop(self, event: Event) -> LoopPast:
         if event.path not in self.loops:

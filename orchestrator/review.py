@@ -32,8 +32,6 @@ class Judgement:
     accepted: bool
     feedback: str
     confidence: float | None = None
-    unsure: bool = False
-    """Accepted, but with less confidence than the reviewer's role asks for."""
 
 
 def judge(ending: Ending, reviewer: Role) -> Judgement:
@@ -45,9 +43,13 @@ def judge(ending: Ending, reviewer: Role) -> Judgement:
         verdict = Verdict.model_validate(ending.value)
     except ValidationError:
         return Judgement(False, f"the reviewer gave no verdict: {ending.answer[:500]}")
+    return Judgement(verdict.accepted, verdict.feedback, verdict.confidence)
+
+
+def is_unsure(confidence: float | None, reviewer: Role) -> bool:
+    """Whether a reviewer is less sure of an acceptance than its role asks for."""
     least = reviewer.min_confidence
-    unsure = verdict.accepted and least is not None and (verdict.confidence is None or verdict.confidence < least)
-    return Judgement(verdict.accepted, verdict.feedback, verdict.confidence, unsure)
+    return least is not None and (confidence is None or confidence < least)
 
 
 def verdict_schema(reviewer: Role) -> dict[str, Any]:

@@ -11,11 +11,11 @@ import orjson
 
 from orchestrator import carry
 from orchestrator.answers import Ending, by_outcomes
-from orchestrator.context import RunContext
+from orchestrator.context import RunContext, record_key
 from orchestrator.conversation import Conversation
-from orchestrator.delegate import Planner, show_outcome
+from orchestrator.delegate import Planner, show_outcome, sources_of
 from orchestrator.errors import JournalError, LoopStopped, RunStopped
-from orchestrator.events import ReviewDone, SubtaskEnded, SubtaskStarted, Warned, Way
+from orchestrator.events import ApprovalAsked, ReviewDone, SubtaskEnded, SubtaskStarted, Warned, Way
 from orchestrator.failure import RULES, Failure, FailureKind
 from orchestrator.gate import Gate
 from orchestrator.loop import AgentLoop
@@ -23,8 +23,8 @@ from orchestrator.messages import Json, ToolCall
 from orchestrator.opening import Opening, within
 from orchestrator.placeholders import fill_tree, names, texts
 from orchestrator.plan import Fallback, Subtask
-from orchestrator.results import Outcome
-from orchestrator.review import find_reviewer, judge, verdict_schema
+from orchestrator.results import Outcome, StopReason
+from orchestrator.review import find_reviewer, is_unsure, judge, verdict_schema
 from orchestrator.role import Review, Role
 from orchestrator.schedule import Ticket
 from orchestrator.toolbox import Toolbox
@@ -152,11 +152,12 @@ class Workers:
             needs=job.may_take_from,
         )
         if not loop.begun:
-            loop.say(self._task(subtask))
+            loop.say(self._task(subtask), job.planner.sources)
             self._give(loop, job.needs)
             await carry.recall(self.context, loop, subtask.goal)
         async with loop.toolbox.resources:
-            return await self._reviewed(job, subtask, loop)
+            ending = await self._reviewed(job, subtask, loop)
+        return replace(ending, untrusted=tuple(loop.conversation.sources))
 
     def _task(self, subtask: Subtask) -> str:
         """Word the first message of a worker: it sees nothing else of the run."""
@@ -174,7 +175,7 @@ class Workers:
         if needs:
             each = int(loop.model.window * NEEDS_SHARE) // len(needs)
             shown = "\n\n".join(show_outcome(self.context, need, each, NEED_CHARACTERS) for need in needs)
-            loop.give(shown, introduced=self.context.text("worker_results"))
+            loop.give(shown, introduced=self.context.text("worker_results"), sources=sources_of(needs))
 
     # a tool without a model
 
@@ -188,11 +189,13 @@ class Workers:
             message = f"the arguments name {', '.join(f'${{{n}}}' for n in unknown)}, which the outcomes do not have"
             return Ending("failed", "tool_failures", failure=Failure(FailureKind.tool_error, message))
         arguments = fill_tree(subtask.args, values)
-        workspace = self.opening.workspace(path, job.may_take_from)
+        conversation = Conversation()
+        conversation.sources |= dict.fromkeys((*job.planner.sources, *sources_of(job.needs)))
+        workspace = self.opening.workspace(path, job.may_take_from, conversation)
         shift = job.planner.shift.below(None, ticket=job.ticket)
         gate = Gate(self.context, path, shift)
         tools, window = {name: tool}, job.planner.window
-        toolbox = Toolbox(self.context, path, tools, workspace, Conversation(), gate, window=window, for_programs=True)
+        toolbox = Toolbox(self.context, path, tools, workspace, conversation, gate, window=window, for_programs=True)
         call = ToolCall("call", name, orjson.dumps(arguments).decode())
         if tool.effect == "once":  # also when it fails: it may have got far enough
             self.acted_once.add(path)
@@ -201,9 +204,10 @@ class Workers:
                 [seen] = await toolbox.run([call], 1)
         except LoopStopped as stopped:
             return Ending("failed", stopped.stop_reason, failure=stopped.failure)
+        sources = tuple(conversation.sources)
         if seen.ok:
-            return Ending("done", "answer", seen.text, seen.value)
-        return Ending("failed", "tool_failures", seen.text, failure=seen.failure)
+            return Ending("done", "answer", seen.text, seen.value, untrusted=sources)
+        return Ending("failed", "tool_failures", seen.text, failure=seen.failure, untrusted=sources)
 
     # review
 
@@ -227,17 +231,19 @@ class Workers:
         if review is None and subtask.review:
             by = find_reviewer(self.context.roles.values())
             if by is None:
-                failure = Failure(FailureKind.needs_person, "a review is asked for, and no role of the run reviews")
-                return Ending("needs_review", "rejected", ending.answer, ending.value, failure)
+                why = "a review is asked for, and no role of the run reviews"
+                return await self._decided(loop, ending, "rejected", why)
             review = Review(by=by)
         if review is None:
             return ending
-        rounds = self.context.past.reviews.get(loop.path, [])  # all sent it back, and it works on that
+        rounds = self.context.past.reviews.get(loop.path, [])  # before the run was interrupted
         feedback = rounds[-1].feedback if rounds else ""
+        reviewer = self.context.role(review.by)
+        if rounds and rounds[-1].accepted:
+            return await self._accepted(loop, ending, reviewer, feedback, rounds[-1].confidence)
         for number in range(len(rounds) + 1, review.rounds + 1):
             if ending.status != "done":
                 return ending
-            reviewer = self.context.role(review.by)
             judgement = judge(await self._review(job, subtask, loop, ending, reviewer, number), reviewer)
             feedback = judgement.feedback
             self.context.log.add(
@@ -250,16 +256,43 @@ class Workers:
                     confidence=judgement.confidence,
                 )
             )
-            if judgement.unsure:
-                failure = Failure(FailureKind.needs_person, f"the reviewer is not sure enough: {feedback}")
-                return Ending("needs_review", "needs_person", ending.answer, ending.value, failure)
             if judgement.accepted:
-                return ending
+                return await self._accepted(loop, ending, reviewer, feedback, judgement.confidence)
             if number < review.rounds:
                 loop.say(self.context.text("review_feedback", feedback=feedback))
                 ending = await self._work(loop)
-        failure = Failure(FailureKind.needs_person, f"not accepted in {review.rounds} reviews: {feedback}")
-        return Ending("needs_review", "rejected", ending.answer, ending.value, failure)
+        return await self._decided(loop, ending, "rejected", f"not accepted in {review.rounds} reviews: {feedback}")
+
+    async def _accepted(
+        self, loop: AgentLoop, ending: Ending, reviewer: Role, feedback: str, confidence: float | None
+    ) -> Ending:
+        """Take a result that a reviewer accepted; a person decides where the reviewer is not sure enough."""
+        if is_unsure(confidence, reviewer):
+            return await self._decided(loop, ending, "needs_person", f"the reviewer is not sure enough: {feedback}")
+        return ending
+
+    async def _decided(self, loop: AgentLoop, ending: Ending, reason: StopReason, why: str) -> Ending:
+        """Let a person accept a result, or put another one in its place; where nobody can be asked, it stays open."""
+        people, key = self.context.people, record_key(loop.path, loop.turn, "person")
+        question = ApprovalAsked(
+            path=loop.path,
+            key=key,
+            name="result",
+            arguments=self.context.redact(ending.answer or _as_text(ending.value)),
+            why=why,
+            expects="either",
+            sources=tuple(loop.conversation.sources),
+        )
+        if people.reachable:
+            people.ask(question)
+            word = await loop.toolbox.gate.first({key: question})
+            if word.kind == "approve":
+                return replace(ending, status="done", stop_reason="answer", failure=None)
+            if word.kind == "answer":
+                return Ending("done", "answer", str(word.data["text"]), _json(str(word.data["text"])))
+            why = f"{word.by} did not accept it: {word.data.get('why') or why}"
+        failure = Failure(FailureKind.needs_person, why)
+        return Ending("needs_review", reason, ending.answer, ending.value, failure)
 
     async def _review(
         self, job: _Job, subtask: Subtask, loop: AgentLoop, ending: Ending, reviewer: Role, number: int
@@ -281,7 +314,8 @@ class Workers:
         )
         if not checker.begun:
             checker.say(task)
-            self._give(checker, [*job.needs, self._outcome(job, ending, 1)])
+            work = replace(ending, untrusted=tuple(loop.conversation.sources))
+            self._give(checker, [*job.needs, self._outcome(job, work, 1)])
         async with checker.toolbox.resources:
             return await checker.run()
 
@@ -297,6 +331,7 @@ class Workers:
             answer=ending.answer,
             value=ending.value,
             failure=ending.failure,
+            untrusted=ending.untrusted,
             artifacts=tuple(a for a in self.context.workspace.artifacts() if within(a.by, job.path)),
             usage=self.context.ledger.usage(job.path),
             attempts=attempts,

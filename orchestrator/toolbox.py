@@ -6,7 +6,7 @@ import asyncio
 import time
 import traceback
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
@@ -24,6 +24,7 @@ from orchestrator.images import fit
 from orchestrator.journal import Signal
 from orchestrator.messages import Json, Message, ToolCall, ToolSpec
 from orchestrator.models.tokens import count
+from orchestrator.policy import destinations
 from orchestrator.redact import redact_json
 from orchestrator.resources import Resources
 from orchestrator.tool import Tool, ToolContext, ToolResult, to_result
@@ -78,6 +79,8 @@ class _Job:
     answer: str = ""
     note: str = ""
     """What the model is told besides the result."""
+    read: dict[str, None] = field(default_factory=dict)
+    """What strangers may have written of what the tool has read within the run."""
 
     def refuse(self, why: str) -> None:
         self.fail(why)
@@ -93,9 +96,8 @@ class _Job:
         """Where its result comes from, when strangers may have written it."""
         said = self.result.untrusted if self.result else None
         if said is None and self.tool and self.tool.untrusted and self.arguments is not None:
-            goes_to = " ".join(str(self.arguments.get(name, "")) for name in self.tool.destinations)
-            said = goes_to.strip() or self.tool.name
-        return (said,) if isinstance(said, str) else said or ()
+            said = " ".join(destinations(self.arguments, self.tool.destinations)) or self.tool.name
+        return tuple(dict.fromkeys((*((said,) if isinstance(said, str) else said or ()), *self.read)))
 
     def fail(self, text: str, kind: FailureKind = FailureKind.tool_error) -> None:
         self.result, self.kind = ToolResult(f"Error: {text}", error=True), kind
@@ -346,8 +348,10 @@ class Toolbox:
             key=self.context.idempotency_key(job.key),
             workspace=self.workspace,
             deps=self.context.deps,
-            variables=self.context.variables,
-            read_output=self.context.workspace.read_output,
+            variables=self.context.variables.seen_by(
+                lambda: self.conversation.sources, lambda read: job.read.update(dict.fromkeys(read))
+            ),
+            read_output=self.workspace.read_output,
             answer=job.answer,
             threads=self.context.threads,
             memory=self.context.memory,
@@ -360,10 +364,12 @@ class Toolbox:
     def _observe(self, job: _Job) -> Observation:
         """Turn a result into what the conversation gets, and record both."""
         result = job.result or ToolResult("", error=True)
+        job.read |= dict.fromkeys(self.workspace.read_from())
+        sources = job.sources
         whole = self.context.redact(result.content)
         text, cut, handle = whole, None, None
         if len(whole) > self.cut_at and (job.tool is None or job.tool.cut):
-            handle = self.context.workspace.store_output(job.key, whole)
+            handle = self.context.workspace.store_output(job.key, whole, sources)
             text = cut_text(self.context, whole, handle, self.cut_at)
             cut = f"{self.cut_at} of {len(whole)} characters"
         failure = Failure(job.kind, whole.removeprefix("Error: ")[:500]) if result.error else None
@@ -390,7 +396,6 @@ class Toolbox:
             )
         )
         shown = text
-        sources = job.sources
         if sources and not (self.for_programs or (job.tool and job.tool.together)):  # outcomes have fences of their own
             shown = fence(self.context, text, sources)
         shown = f"{job.note}\n{shown}" if job.note else shown

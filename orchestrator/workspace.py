@@ -55,6 +55,7 @@ class Workspace:
         self.home = home
         self._inputs: set[str] = set()
         self._changes: defaultdict[str, list[ArtifactStored]] = defaultdict(list)
+        self._outputs: dict[str, tuple[str, ...]] = {}
         self._lock = threading.Lock()  # tools run in threads
 
     def copy_inputs(self, paths: Sequence[str | Path], base: Path, targets: Container[str] = ()) -> None:
@@ -124,8 +125,20 @@ class Workspace:
         """Return a text with this workspace's place on disk replaced: the same for every run."""
         return text.replace(str(self.root), "/workspace")
 
+    def sources(self, file: str | None = None) -> tuple[str, ...]:
+        """Return what strangers may have written that a file may come from, or any file, or a cut output."""
+        if file is not None and file.startswith(OUTPUT_PREFIX):
+            return self._outputs.get(file, ())
+        files = self._changes if file is None else [file]
+        last = [changes[-1] for name in tuple(files) if (changes := self._changes.get(name))]
+        return tuple(dict.fromkeys(source for change in last for source in change.sources))
+
     def for_loop(
-        self, path: str, may_take: Callable[[str], bool], on_stored: Callable[[ArtifactStored], None]
+        self,
+        path: str,
+        may_take: Callable[[str], bool],
+        on_stored: Callable[[ArtifactStored], None],
+        sources: Callable[[], Iterable[str]] = tuple,
     ) -> LoopWorkspace:
         """Return the workspace as the tools of one loop see it.
 
@@ -133,8 +146,9 @@ class Workspace:
             path: The loop's path.
             may_take: Whether this loop may overwrite what the loop of the given path wrote.
             on_stored: Told of each change, in the order of changes, in the thread that made it. It must not block.
+            sources: Tells what strangers may have written that the loop has read.
         """
-        return LoopWorkspace(self, path, may_take, on_stored)
+        return LoopWorkspace(self, path, may_take, on_stored, sources)
 
     def locate(self, name: str) -> Path:
         """Return where a name that a model wrote leads: a path in the workspace, links resolved.
@@ -210,17 +224,19 @@ class Workspace:
             undone.restored.append(file)
         return True
 
-    def store_output(self, key: str, text: str) -> str:
+    def store_output(self, key: str, text: str, sources: tuple[str, ...] = ()) -> str:
         """Keep a text that was cut from a conversation.
 
         Args:
             key: The record's key, as `ori/collect:3:tool.0`.
             text: The whole text.
+            sources: What strangers may have written that it may come from.
 
         Returns:
             Its handle, `out:<key>`.
         """
         replace(self._output(key), text.encode("utf-8", "replace"))
+        self._outputs[OUTPUT_PREFIX + key] = sources
         return OUTPUT_PREFIX + key
 
     def has_output(self, key: str) -> bool:
@@ -291,13 +307,27 @@ class LoopWorkspace:
         path: str,
         may_take: Callable[[str], bool],
         on_stored: Callable[[ArtifactStored], None],
+        sources: Callable[[], Iterable[str]] = tuple,
     ) -> None:
         self._workspace, self._path, self._may_take, self._on_stored = workspace, path, may_take, on_stored
+        self._sources = sources
+        self._read_from: dict[str, None] = {}
+
+    def read_from(self) -> tuple[str, ...]:
+        """Return what strangers may have written of what was read since the last time, and forget it."""
+        read, self._read_from = self._read_from, {}
+        return tuple(read)
+
+    def _mark(self, path: Path | str) -> None:
+        """Note that a file, a cut output, or (as the folder itself) any file may have been read."""
+        name = path if isinstance(path, str) else self.relative(path)
+        self._read_from |= dict.fromkeys(self._workspace.sources(None if name == "." else name))
 
     @property
     def root(self) -> Path:
         """The folder, created when it is not there yet."""
         self._workspace.root.mkdir(parents=True, exist_ok=True)
+        self._mark(".")
         return self._workspace.root
 
     def resolve(self, name: str) -> Path:
@@ -309,7 +339,9 @@ class LoopWorkspace:
         Raises:
             ToolError: It is no path, or leads out of the workspace.
         """
-        return self._workspace.locate(name)
+        path = self._workspace.locate(name)
+        self._mark(path)
+        return path
 
     def existing(self, name: str) -> Path:
         """Return where an existing file or folder is; see `Workspace.existing`.
@@ -317,7 +349,9 @@ class LoopWorkspace:
         Raises:
             ToolError: There is none; the nearest file is named.
         """
-        return self._workspace.existing(name)
+        path = self._workspace.existing(name)
+        self._mark(path)
+        return path
 
     def relative(self, path: Path) -> str:
         """Return a resolved path relative to the workspace, with forward slashes."""
@@ -329,7 +363,7 @@ class LoopWorkspace:
         Raises:
             ToolError: There is no such file, or it is too large.
         """
-        return read_regular(self._workspace.existing(name), name)
+        return read_regular(self.existing(name), name)
 
     def read_text(self, name: str, encoding: str | None = None) -> str:
         """Return the text of a file, or of a cut output by its handle `out:…`; see `texts.decode`.
@@ -338,8 +372,13 @@ class LoopWorkspace:
             ToolError: There is no such file, or it is not text.
         """
         if name.startswith(OUTPUT_PREFIX):
-            return self._workspace.read_output(name)
+            return self.read_output(name)
         return decode(self.read(name), name, encoding)
+
+    def read_output(self, handle: str) -> str:
+        """Return the whole text behind a handle `out:…`; see `Workspace.read_output`."""
+        self._mark(handle)
+        return self._workspace.read_output(handle)
 
     def write(self, name: str, data: bytes) -> Artifact:
         """Write a file in one step, with its folders; the content that another left there is kept for undo.
@@ -407,6 +446,7 @@ class LoopWorkspace:
             media_type=media_type(path.name),
             before=before,
             created=created,
+            sources=tuple(self._sources()),
         )
         self._workspace._changes[change.file].append(change)
         self._on_stored(change)
@@ -420,7 +460,7 @@ def _artifact(change: ArtifactStored) -> Artifact:
         sha256=change.sha256 or "",
         media_type=change.media_type,
         by=change.path,
-        untrusted=change.untrusted,
+        untrusted=bool(change.sources),
     )
 
 

@@ -13,9 +13,11 @@ from orchestrator.errors import ConfigError
 from orchestrator.events import ApprovalAsked, Event, SignalTaken, SubtaskWaiting, ToolStarted
 from orchestrator.handle import RunHandle
 from orchestrator.inbox import give_word
-from orchestrator.testing import ScriptedServer, call, text
+from orchestrator.review import Verdict
+from orchestrator.role import Review
+from orchestrator.testing import Answer, ScriptedServer, call, text
 from orchestrator.tool import Tool
-from tests.engine import ORI, delegate, orchestrator, serving, statuses, subtask
+from tests.engine import ORI, WORKER, delegate, orchestrator, serving, statuses, subtask
 
 SENDS = call("send", {"to": "ann", "text": "hello"})
 
@@ -340,3 +342,61 @@ class TestTheHandle:
                     if isinstance(event, ApprovalAsked):
                         result = await handle.cancel()
         assert (result.status, post.sent) == ("cancelled", [])
+
+
+JUDGE = Role(
+    name="judge",
+    description="Judges.",
+    prompt="You are a judge.",
+    output=Verdict,
+    min_confidence=0.8,
+)
+MAKER = Role(name="maker", description="Makes.", prompt="You are a maker.", review=Review(by="judge", rounds=1))
+UNSURE = call("submit_result", {"accepted": True, "feedback": "looks fine", "confidence": 0.4})
+REJECTED = call("submit_result", {"accepted": False, "feedback": "too short", "confidence": 0.9})
+
+
+class TestAResultThatAReviewerDoesNotLetPass:
+    def script(self, verdict: Answer) -> Any:
+        plan = delegate(subtask("a", role="maker"), subtask("b", "a"))
+        return {
+            ORI: [plan, text("all done")],
+            "You are a maker": [text("42")],
+            "You are a judge": [verdict],
+            "do b": [text("b is done")],
+        }
+
+    @pytest.mark.parametrize(
+        ("verdict", "why"),
+        [(UNSURE, "the reviewer is not sure enough: looks fine"), (REJECTED, "not accepted in 1 reviews: too short")],
+        ids=["unsure", "rejected"],
+    )
+    async def test_waits_in_the_inbox_and_is_done_when_somebody_accepts_it(
+        self, tmp_path: Path, verdict: Answer, why: str
+    ) -> None:
+        async with serving(self.script(verdict)) as server:
+            made = orchestrator(server, [MAKER, JUDGE, WORKER], journal=database(tmp_path))
+            result = await made.solve("do it")
+            [question] = await made.journal.questions()
+            assert (question.name, question.arguments, question.why) == ("result", "42", why)
+            assert result.status == "needs_review"
+            await give_word(made.journal, result.run_id, question.key, "approve", "ann")
+            done = await made.resume(result.run_id)
+        assert (done.status, done.outcomes["a"].answer, statuses(done)) == ("done", "42", {"a": "done", "b": "done"})
+
+    async def test_another_result_can_be_put_in_its_place(self, tmp_path: Path) -> None:
+        async with serving(self.script(REJECTED)) as server:
+            made = orchestrator(server, [MAKER, JUDGE, WORKER], journal=database(tmp_path))
+            result = await made.solve("do it")
+            await give_word(made.journal, result.run_id, "person", "answer", "ann", text="43")
+            done = await made.resume(result.run_id)
+        assert (done.status, done.outcomes["a"].answer) == ("done", "43")
+
+    async def test_it_stays_open_when_somebody_says_no(self, tmp_path: Path) -> None:
+        async with serving(self.script(REJECTED)) as server:
+            made = orchestrator(server, [MAKER, JUDGE, WORKER], journal=database(tmp_path))
+            result = await made.solve("do it")
+            await give_word(made.journal, result.run_id, "person", "deny", "ann", why="still too short")
+            done = await made.resume(result.run_id)
+        assert (done.status, statuses(done)) == ("needs_review", {"a": "needs_review", "b": "skipped"})
+        assert done.failure and done.failure.message == "ann did not accept it: still too short"

@@ -85,7 +85,7 @@ async def write_file(path: str, content: str, ctx: ToolContext) -> str:
     return f"{ctx.workspace.write(path, content.encode()).path} written"
 
 
-@tool(effect="once")
+@tool(effect="once", outward=False)
 async def append_file(path: str, content: str, ctx: ToolContext) -> str:
     """Add text to the end of a text file of the workspace, or begin it.
 
