@@ -15,8 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, model
 
 from orchestrator.errors import ConfigError, nearest
 from orchestrator.limits import Limits
-from orchestrator.models.openai import Timeouts
 from orchestrator.models.presets import PresetName, Structured
+from orchestrator.models.server import Timeouts
 from orchestrator.models.tokens import Price
 from orchestrator.placeholders import fill_tree, names, texts
 from orchestrator.role import NAME_PATTERN, Network

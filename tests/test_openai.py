@@ -15,7 +15,8 @@ import pytest
 from orchestrator.errors import ConfigError, ModelError
 from orchestrator.failure import Failure, FailureKind
 from orchestrator.messages import Delta, Message, Reply, Request, ToolCall, ToolSpec
-from orchestrator.models.openai import OpenAIModel, Timeouts
+from orchestrator.models.openai import OpenAIModel
+from orchestrator.models.server import Timeouts
 from orchestrator.models.tokens import Price
 from orchestrator.models.wire import encode
 from orchestrator.testing import Answer, ScriptedServer, call, cut, drop, empty, fault, hang, html, text

@@ -143,7 +143,7 @@ def test_a_server_that_differs_gets_only_what_it_understands() -> None:
 
 def test_azure_gets_the_key_in_a_header_of_its_own() -> None:
     azure = OpenAIModel("m", base_url="https://house.openai.azure.com/openai/v1", api_key="sk-0123456789")
-    assert azure._headers == {"api-key": "sk-0123456789"}
+    assert azure.server.headers == {"api-key": "sk-0123456789"}
 
 
 # what a server refuses is remembered

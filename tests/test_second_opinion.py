@@ -21,7 +21,8 @@ import pytest
 from orchestrator.errors import ModelError
 from orchestrator.messages import Delta, Message, Request
 from orchestrator.models.endpoint import Endpoint
-from orchestrator.models.openai import OpenAIModel, Timeouts
+from orchestrator.models.openai import OpenAIModel
+from orchestrator.models.server import Timeouts
 from orchestrator.testing import Answer, ScriptedServer, drop, fault, text
 from tests.clock import Clock
 

@@ -90,7 +90,7 @@ async def probe(model: OpenAIModel, *, full: bool = False) -> Abilities:
 
 async def _look_around(model: OpenAIModel, seen: Abilities) -> None:
     """Read what the server says about itself; that costs nothing, and many say nothing."""
-    listed = list(_entries(await model.read("/models")))
+    listed = list(_entries(await model.server.read("/models")))
     seen.models = tuple(str(entry["id"]) for entry in listed)
     own = [entry for entry in listed if entry["id"] == model.name] or listed[: len(listed) == 1]
     for entry in own:
@@ -98,7 +98,7 @@ async def _look_around(model: OpenAIModel, seen: Abilities) -> None:
         seen.window = _window({**entry, **_mapping(entry.get("meta"))})
     if seen.kind == "llama.cpp" and seen.window is None:
         place = urlsplit(model.base_url)
-        properties = _mapping(await model.read(f"{place.scheme}://{place.netloc}/props"))
+        properties = _mapping(await model.server.read(f"{place.scheme}://{place.netloc}/props"))
         seen.window = _window(_mapping(properties.get("default_generation_settings")))
 
 
@@ -174,7 +174,7 @@ async def _explained(model: OpenAIModel, seen: Abilities, failure: Failure) -> F
     """Say more about a failure, where the server itself helps."""
     if failure.kind is FailureKind.not_json:
         for base_url in _other_places(model.base_url):
-            if list(_entries(await model.read(f"{base_url}/models"))):
+            if list(_entries(await model.server.read(f"{base_url}/models"))):
                 seen.base_url = base_url
                 return _more(failure, f"the API is at {base_url}")
     if failure.kind is FailureKind.auth and seen.models and model.name not in seen.models:
