@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from orchestrator import ToolContext, tool
+from orchestrator import Orchestrator, ToolContext, tool
 from orchestrator.errors import ConfigError, ToolError
 from orchestrator.sandbox.guard import AddressGuard, Target
 from orchestrator.scenario import Scenario
-from orchestrator.settings import load_settings
-from orchestrator.testing import call, text
+from orchestrator.settings import ModelSettings, load_settings
+from orchestrator.testing import ScriptedServer, call, text
 from tests.loops import run
 
 DNS = {
@@ -142,3 +142,20 @@ async def test_a_role_may_allow_what_its_tools_reach() -> None:
     ran = await run(replies, reach, role={"network": {"allow": ["127.0.0.1"]}})
     assert ran.observations[0] == '["127.0.0.1"]'
     assert "[::1] is a loopback address" in ran.observations[1]
+
+
+async def test_a_scenario_may_allow_what_its_runs_reach(tmp_path: Path) -> None:
+    for name, allow in (("inward", "['127.0.0.1:80']"), ("public", "[]")):
+        (tmp_path / f"{name}.yaml").write_text(f"goal: g\nnetwork: {{allow: {allow}}}\nplan:\n{PLAN}")
+    reached = {}
+    async with ScriptedServer(lambda _: text("done")) as server:
+        model = ModelSettings(model="m", base_url=server.base_url)
+        async with Orchestrator(models={"default": model}, tools=[reach]) as orchestrator:
+            for name in ("inward", "public"):
+                scenario = orchestrator.catalog.scenario(tmp_path / f"{name}.yaml")
+                async with orchestrator.start_scenario(scenario, workspace=tmp_path / name) as handle:
+                    reached[name] = (await handle.result()).outcomes["a"].value
+    assert reached == {"inward": ["127.0.0.1"], "public": None}
+
+
+PLAN = "  - {id: a, tool: reach, goal: g, args: {host: 127.0.0.1}, tolerant: true}\n"

@@ -38,22 +38,20 @@ toolset = Toolset(settings=Settings)
 
 
 @tool(effect="read", timeout=60, untrusted=True, destinations=("url",))
-async def http_get(
-    url: str, ctx: ToolContext, headers: dict[str, str] | None = None, method: Literal["GET", "HEAD"] = "GET"
-) -> ToolResult:
+async def http_get(url: str, ctx: ToolContext, method: Literal["GET", "HEAD"] = "GET") -> ToolResult:
     """Read what stands at a URL: a page as text with its links, JSON, or a text file.
 
     Use it for pages and APIs that need no JavaScript. Redirects are followed.
 
     Args:
         url: As https://example.com/page.
-        headers: More headers, as {"Accept": "application/json"}.
         method: HEAD reads only the headers.
 
     Returns:
         The status, then the content.
     """
-    return await _shown(await _fetch(ctx, method, url, headers), ctx, whole=method == "HEAD")
+    # no headers: a link that is followed as it was found may go unasked, and must carry nothing
+    return await _shown(await _fetch(ctx, method, url), ctx, whole=method == "HEAD")
 
 
 @tool(effect="idempotent", timeout=300, untrusted=True, destinations=("url",))
@@ -69,7 +67,7 @@ async def http_download(url: str, path: str, ctx: ToolContext) -> ToolResult:
     Returns:
         The file's path, size and media type.
     """
-    answer = await _fetch(ctx, "GET", url, None)
+    answer = await _fetch(ctx, "GET", url)
     if answer.status >= 400:
         return await _shown(answer, ctx)
     if answer.cut:
@@ -81,7 +79,7 @@ async def http_download(url: str, path: str, ctx: ToolContext) -> ToolResult:
 
 @tool(effect="once", timeout=60, untrusted=True, destinations=("url",))
 async def http_request(
-    method: Literal["POST", "PUT", "PATCH", "DELETE"],
+    method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"],
     url: str,
     ctx: ToolContext,
     body: dict[str, Any] | list[Any] | str | None = None,
@@ -89,7 +87,7 @@ async def http_request(
 ) -> ToolResult:
     """Send data to a URL, or change or delete what stands there.
 
-    Use it to act on an API. To read, use http_get.
+    Use it to act on an API, or to read from one that needs headers. Otherwise read with http_get.
 
     Args:
         method: What to do there.
@@ -108,7 +106,7 @@ async def http_request(
 
 
 async def _fetch(
-    ctx: ToolContext, method: str, url: str, headers: dict[str, str] | None, body: bytes | None = None
+    ctx: ToolContext, method: str, url: str, headers: dict[str, str] | None = None, body: bytes | None = None
 ) -> Fetched:
     guard = ctx.network
     # connections were checked by the guard that opened them, so loops that may reach more have a pool of their own

@@ -35,7 +35,7 @@ class Settings(BaseModel):
     timeout: float = Field(60, gt=0)
     """Seconds of one call."""
     environment: dict[str, SecretStr] = {}
-    """Variables besides PATH, HOME (the workspace) and LANG; nothing else of the environment is passed on."""
+    """Variables besides PATH and LANG. Nothing else is passed on; HOME is a folder that does not exist."""
 
 
 def _missing(settings: Settings) -> str:
@@ -66,7 +66,7 @@ async def run_shell(command: str, ctx: ToolContext) -> ToolResult:
     ended = await run_command(
         ("/bin/sh", "-c", line),
         folder=ctx.workspace.root,
-        environment=_environment(settings, str(ctx.workspace.root)),
+        environment=_environment(settings),
         seconds=settings.timeout,
         kept=_KEPT,
     )
@@ -81,7 +81,14 @@ async def run_shell(command: str, ctx: ToolContext) -> ToolResult:
     )
 
 
-def _environment(settings: Settings, home: str) -> dict[str, str]:
+def _environment(settings: Settings) -> dict[str, str]:
+    """Return what a command sees: no folder of a loop's own making to look for programs or configuration in."""
     folders = [folder for folder in os.environ.get("PATH", os.defpath).split(":") if folder.startswith("/")]
-    own = {"PATH": ":".join(folders), "HOME": home, "LANG": "C.UTF-8", "PAGER": "cat", "GIT_TERMINAL_PROMPT": "0"}
+    own = {
+        "PATH": ":".join(folders),
+        "HOME": "/nonexistent",
+        "LANG": "C.UTF-8",
+        "PAGER": "cat",
+        "GIT_TERMINAL_PROMPT": "0",
+    }
     return own | {name: value.get_secret_value() for name, value in settings.environment.items()}

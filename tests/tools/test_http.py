@@ -125,6 +125,17 @@ class TestSending:
             await bench("http_download", url=f"{site.url}/a", path="a")
         assert not (bench.root / "a").exists()
 
+    async def test_a_file_is_saved_nowhere_but_in_the_workspace(self, bench: Bench, site: Site) -> None:
+        site.answers["/a"] = page("x")
+        for path in ("../a", "/tmp/a", "b/../../a", ""):
+            with pytest.raises(ToolError):
+                await bench("http_download", url=f"{site.url}/a", path=path)
+        assert not list(bench.root.parent.glob("a"))
+
+    def test_what_only_reads_carries_nothing_but_its_url(self, bench: Bench) -> None:
+        for name in ("http_get", "search_extract"):
+            assert set(bench.tools[name].parameters["properties"]) <= {"url", "method"}
+
 
 class TestRedirects:
     async def test_a_redirect_is_followed_and_said(self, bench: Bench, site: Site) -> None:
@@ -164,7 +175,8 @@ class TestRedirects:
         async with Site(b=page("there")) as other:
             bench.network = AddressGuard(("127.0.0.0/8",))
             site.answers["/a"] = moved(f"{other.url}/b")
-            await bench("http_get", url=f"{site.url}/a", headers={"X-Key": "s3cret", "Authorization": "s3cret"})
+            headers = {"X-Key": "s3cret", "Authorization": "s3cret"}
+            await bench("http_request", method="GET", url=f"{site.url}/a", headers=headers)
             assert site.requests[0].count(b"s3cret") == 2
             assert b"s3cret" not in other.requests[0]
 
@@ -304,6 +316,19 @@ class TestHostileServers:
         with pytest.raises(ToolError, match=why):
             await bench("http_get", url=f"{site.url}/a")
 
+    async def test_a_flood_of_interim_answers_holds_up_nobody(self, bench: Bench, site: Site) -> None:
+        async def flood(writer: asyncio.StreamWriter) -> None:
+            while True:
+                writer.write(b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" * 1000)
+                await writer.drain()
+
+        site.answers |= {"/a": flood, "/b": page("other")}
+        async with asyncio.TaskGroup() as group:
+            call = group.create_task(bench("http_get", url=f"{site.url}/a"))
+            for _ in range(3):
+                assert "other" in await bench.text("http_get", url=f"{site.url}/b")
+            call.cancel()
+
     async def test_nobody_there_is_a_failed_call(self, bench: Bench) -> None:
         bench.network = AddressGuard(("127.0.0.1",))
         with pytest.raises(ToolError, match=r"no answer from http://127\.0\.0\.1:1/: ConnectError"):
@@ -348,7 +373,7 @@ class TestBadArguments:
         self, bench: Bench, site: Site, headers: dict[str, str]
     ) -> None:
         with pytest.raises(ToolError, match="header"):
-            await bench("http_get", url=f"{site.url}/a", headers=headers)
+            await bench("http_request", method="GET", url=f"{site.url}/a", headers=headers)
         assert site.connections == 0
 
     @pytest.mark.parametrize(
