@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import mimetypes
 import os
-import shutil
 import stat
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from orchestrator.errors import ToolError
 
+ENGINE_FOLDER = ".ori"
+"""Holds a project's runs; no tool looks into it."""
 MAX_READ = 200_000_000
 """Bytes of the largest file that is read as a whole."""
 _MEDIA_TYPES = {
@@ -76,21 +79,58 @@ def read_regular(path: Path, name: str) -> bytes:
     Raises:
         ToolError: It is no regular file, too large, or cannot be read.
     """
-    with as_tool_error("read", name):
-        flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-        descriptor = os.open(path, flags)
-        try:
-            status = os.fstat(descriptor)
-            if stat.S_ISDIR(status.st_mode):
-                raise ToolError(f"{name!r} is a folder; name a file in it")
-            if not stat.S_ISREG(status.st_mode):
-                raise ToolError(f"{name!r} is no regular file")
-            if status.st_size > MAX_READ:
-                raise ToolError(f"{name!r} is too large to read: {format_size(status.st_size)}")
-            with os.fdopen(descriptor, "rb", closefd=False) as stream:
-                return stream.read()
-        finally:
-            os.close(descriptor)
+    with as_tool_error("read", name), open_regular(path) as stream:
+        if (size := os.fstat(stream.fileno()).st_size) > MAX_READ:
+            raise ToolError(f"{name!r} is too large to read: {format_size(size)}")
+        return stream.read()
+
+
+@contextmanager
+def open_regular(path: Path) -> Iterator[BufferedReader]:
+    """Open a regular file for reading, by its resolved path; a link that a program put on the way since is refused.
+
+    Raises:
+        OSError: It cannot be opened, or is something else.
+    """
+    with open_folder(path.parent) as folder:
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+        descriptor = os.open(path.name, flags, dir_fd=folder)
+    with os.fdopen(descriptor, "rb") as stream:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file")
+        yield stream
+
+
+@contextmanager
+def open_folder(path: Path, *, create: bool = False) -> Iterator[int]:
+    """Open a folder by its resolved path, for what takes a `dir_fd`; a link put on the way since is refused.
+
+    Args:
+        path: The folder.
+        create: Make it, and those above it, where they are missing.
+    """
+    descriptor = os.open(path.anchor, _FOLDER)
+    try:
+        for part in path.parts[1:]:
+            above, descriptor = descriptor, _enter(part, descriptor, create)
+            os.close(above)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+_FOLDER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW
+
+
+def _enter(part: str, above: int, create: bool) -> int:
+    try:
+        return os.open(part, _FOLDER, dir_fd=above)
+    except FileNotFoundError:
+        if not create:
+            raise
+    with suppress(FileExistsError):
+        os.mkdir(part, dir_fd=above)
+    return os.open(part, _FOLDER, dir_fd=above)
 
 
 def media_type(name: str) -> str:
@@ -123,18 +163,29 @@ def is_utf8(name: str) -> bool:
     return True
 
 
+def remove(path: Path) -> None:
+    """Delete a file by its resolved path."""
+    with open_folder(path.parent) as folder:
+        os.unlink(path.name, dir_fd=folder)
+
+
 def replace(path: Path, data: bytes) -> None:
-    """Write a file in one step: whoever reads it sees the old content or the new one. Its mode stays."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.parent / f".ori-{uuid.uuid4().hex}"
-    try:
-        with draft.open("xb") as stream:
-            stream.write(data)
-        if path.exists():
-            shutil.copymode(path, draft)
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
+    """Write a file by its resolved path in one step: whoever reads it sees the old content or the new one.
+
+    Its mode stays, and its folders are made.
+    """
+    draft = f".ori-{uuid.uuid4().hex}"
+    with open_folder(path.parent, create=True) as folder:
+        try:
+            descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=folder)
+            with os.fdopen(descriptor, "wb") as stream:
+                stream.write(data)
+                with suppress(FileNotFoundError):
+                    os.fchmod(descriptor, os.stat(path.name, dir_fd=folder, follow_symlinks=False).st_mode & 0o7777)
+            os.replace(draft, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(draft, dir_fd=folder)
 
 
 @contextmanager
@@ -142,5 +193,7 @@ def as_tool_error(verb: str, name: str) -> Iterator[None]:
     """Turn what the operating system refuses inside the block into words for the model."""
     try:
         yield
+    except IsADirectoryError as error:
+        raise ToolError(f"{name!r} is a folder; name a file in it") from error
     except OSError as error:
         raise ToolError(f"cannot {verb} {name!r}: {(error.strerror or str(error)).lower()}") from error

@@ -15,18 +15,32 @@ import threading
 import unicodedata
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote
 
 from orchestrator.errors import ConfigError, ToolError, nearest
 from orchestrator.events import ArtifactStored
-from orchestrator.files import FileInfo, as_tool_error, format_files, is_utf8, media_type, read_regular, replace, walk
+from orchestrator.files import (
+    ENGINE_FOLDER,
+    FileInfo,
+    as_tool_error,
+    format_files,
+    is_utf8,
+    media_type,
+    open_regular,
+    read_regular,
+    remove,
+    replace,
+    walk,
+)
 from orchestrator.results import Artifact
 from orchestrator.texts import decode
 
 OUTPUT_PREFIX = "out:"
-_ENGINE_FOLDER = ".ori"
+MAX_KEPT = 50_000_000
+"""Bytes of the largest file whose content is kept against what a program may do to it."""
 _LOOKS = "paths are relative to the workspace, as 'notes/summary.md'"
 
 
@@ -52,7 +66,7 @@ class Workspace:
 
     def __init__(self, root: Path, home: Path) -> None:
         self.root = Path(os.path.realpath(root))
-        self.home = home
+        self.home = Path(os.path.realpath(home))
         self._inputs: set[str] = set()
         self._changes: defaultdict[str, list[ArtifactStored]] = defaultdict(list)
         self._outputs: dict[str, tuple[str, ...]] = {}
@@ -165,7 +179,7 @@ class Workspace:
         real = Path(os.path.realpath(path))
         if not real.is_relative_to(self.root):
             raise ToolError(f"{name!r} leads out of the workspace; {_LOOKS}")
-        if _ENGINE_FOLDER in real.relative_to(self.root).parts:
+        if ENGINE_FOLDER in real.relative_to(self.root).parts:
             raise ToolError(f"{name!r} belongs to the engine; {_LOOKS}")
         return real
 
@@ -214,14 +228,20 @@ class Workspace:
             undone.left.append(f"{file}: it was changed since")
             return False
         if own[0].created:
-            path.unlink()
+            remove(path)
             undone.deleted.append(file)
-        elif before is None or not self._kept(before).exists():
+        elif not self._put_back(path, before):
             undone.left.append(f"{file}: its old content was not kept")
             return False
         else:
-            replace(path, self._kept(before).read_bytes())
             undone.restored.append(file)
+        return True
+
+    def _put_back(self, path: Path, sha256: str | None) -> bool:
+        """Give a file an old content; False: that was not kept."""
+        if sha256 is None or not self._kept(sha256).exists():
+            return False
+        replace(path, self._kept(sha256).read_bytes())
         return True
 
     def store_output(self, key: str, text: str, sources: tuple[str, ...] = ()) -> str:
@@ -266,20 +286,21 @@ class Workspace:
 
     def _keep(self, file: str, by: str) -> str | None:
         """Keep a file's content before it changes, unless it is the loop's own last version; return its SHA-256."""
-        path = self.root / file
-        if not path.exists():
-            return None
         sha256 = self._sha256(file)
         changes = self._changes[file]
         if sha256 is None or (changes and changes[-1].path == by and changes[-1].sha256 == sha256):
             return None
-        if not self._kept(sha256).exists():
-            replace(self._kept(sha256), path.read_bytes())
+        self._store_content(file, sha256)
         return sha256
+
+    def _store_content(self, file: str, sha256: str) -> None:
+        if not self._kept(sha256).exists():
+            with open_regular(self.root / file) as stream:
+                replace(self._kept(sha256), stream.read())
 
     def _sha256(self, file: str) -> str | None:
         try:
-            with (self.root / file).open("rb") as stream:
+            with open_regular(self.root / file) as stream:
                 return hashlib.file_digest(stream, "sha256").hexdigest()
         except FileNotFoundError:
             return None
@@ -322,6 +343,11 @@ class LoopWorkspace:
         """Note that a file, a cut output, or (as the folder itself) any file may have been read."""
         name = path if isinstance(path, str) else self.relative(path)
         self._read_from |= dict.fromkeys(self._workspace.sources(None if name == "." else name))
+
+    @property
+    def home(self) -> Path:
+        """The run's own folder, which tools do not show: `outputs/` holds the texts that were cut."""
+        return self._workspace.home
 
     @property
     def root(self) -> Path:
@@ -390,7 +416,7 @@ class LoopWorkspace:
             path = self._take(name)
             created, before = not path.exists(), self._workspace._keep(self.relative(path), self._path)
             replace(path, data)
-            return self._stored(path, data, before, created)
+            return self._stored(self.relative(path), len(data), hashlib.sha256(data).hexdigest(), before, created)
 
     def delete(self, name: str) -> None:
         """Delete a file; the content that another left there is kept for undo.
@@ -401,8 +427,44 @@ class LoopWorkspace:
         with self._workspace._lock, as_tool_error("delete", name):
             path = self._take(name, self._workspace.existing(name))
             before = self._workspace._keep(self.relative(path), self._path)
-            path.unlink()
-            self._stored(path, None, before, False)
+            remove(path)
+            self._stored(self.relative(path), None, None, before, False)
+
+    def keep(self, file: str) -> str | None:
+        """Keep the content of a file against what a program may do to it; return its SHA-256, None where that fails.
+
+        Args:
+            file: As a listing names it.
+        """
+        with suppress(OSError):
+            sha256 = self._workspace._sha256(file)
+            if sha256 and (self.root / file).stat().st_size <= MAX_KEPT:
+                self._workspace._store_content(file, sha256)
+            return sha256
+        return None
+
+    def adopt(self, file: str, before: str | None, created: bool) -> str | None:
+        """Record what a program did to a file, or undo it where this loop may not change the file.
+
+        Args:
+            file: As a listing names it.
+            before: SHA-256 of what was there, if it was kept.
+            created: Nothing was there.
+
+        Returns:
+            Why it was undone; an empty text: it was recorded; None: it was recorded when it was done, by a tool.
+        """
+        with self._workspace._lock, as_tool_error("look at", file):
+            sha256, changes = self._workspace._sha256(file), self._workspace._changes[file]
+            if sha256 == (changes[-1].sha256 if changes else before):
+                return None
+            path = self.root / file
+            if fault := self._fault(file):
+                done = self._workspace._put_back(path, before)
+                return f"{fault}; " + ("what the program did to it was undone" if done else "it cannot be put back")
+            size = None if sha256 is None else path.lstat().st_size
+            self._stored(file, size, sha256, before, created)
+            return ""
 
     def list(self, folder: str = ".", pattern: str = "*") -> list[FileInfo]:
         """Return the files below a folder whose name, or path in it, fits a pattern; sorted by path.
@@ -428,22 +490,31 @@ class LoopWorkspace:
         path = path or self._workspace.locate(name)
         if path.is_dir():
             raise ToolError(f"{name!r} is a folder; name a file in it")
-        file = self.relative(path)
-        if file in self._workspace._inputs:
-            raise ToolError(f"{file!r} is an input of the run and read-only; choose another name")
-        changes = self._workspace._changes[file]
-        owner = changes[-1].path if changes and changes[-1].size is not None else self._path
-        if owner != self._path and not self._may_take(owner):
-            raise ToolError(f"{file!r} was written by {owner} and belongs to it; choose another name")
+        if fault := self._fault(self.relative(path)):
+            raise ToolError(f"{fault}; choose another name")
         return path
 
-    def _stored(self, path: Path, data: bytes | None, before: str | None, created: bool) -> Artifact:
+    def owner(self, file: str) -> str:
+        """Return the path of the loop that wrote a file; where none did, of this one."""
+        changes = self._workspace._changes[file]
+        return changes[-1].path if changes and changes[-1].size is not None else self._path
+
+    def _fault(self, file: str) -> str:
+        """Say why this loop may not change a file."""
+        if file in self._workspace._inputs:
+            return f"{file!r} is an input of the run and read-only"
+        owner = self.owner(file)
+        if owner != self._path and not self._may_take(owner):
+            return f"{file!r} was written by {owner} and belongs to it"
+        return ""
+
+    def _stored(self, file: str, size: int | None, sha256: str | None, before: str | None, created: bool) -> Artifact:
         change = ArtifactStored(
             path=self._path,
-            file=self.relative(path),
-            size=None if data is None else len(data),
-            sha256=None if data is None else hashlib.sha256(data).hexdigest(),
-            media_type=media_type(path.name),
+            file=file,
+            size=size,
+            sha256=sha256,
+            media_type=media_type(file),
             before=before,
             created=created,
             sources=tuple(self._sources()),

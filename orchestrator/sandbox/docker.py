@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel, ByteSize, ConfigDict, Field
 
 from orchestrator.errors import ToolError
-from orchestrator.files import disk_usage, format_size
+from orchestrator.files import ENGINE_FOLDER, disk_usage, format_size
 from orchestrator.sandbox import Language, Ran, engine
 from orchestrator.sandbox.output import Output
 from orchestrator.sandbox.owner import is_dead, owner
@@ -201,17 +201,20 @@ class DockerSandbox:
         finally:
             await threads.run(sandbox._close)
 
-    async def run(self, language: Language, code: str) -> Ran:
+    def next_group(self) -> int:
+        """Return a group for a program, which those at work do not have."""
+        return _FIRST_GROUP + next(self._numbers) % _GROUPS
+
+    async def run(self, language: Language, code: str, group: int) -> Ran:
         """Run a program to its end; see `Sandbox.run`."""
-        number = next(self._numbers)
         suffix, command = _LANGUAGES[language]
-        file = self._code / f"{number}{'.mjs' if language == 'node' and _MODULE.search(code) else suffix}"
-        call = _Call(_FIRST_GROUP + number % _GROUPS, [*command, f"/code/{file.name}"])
+        file = self._code / f"{group}{'.mjs' if language == 'node' and _MODULE.search(code) else suffix}"
+        call = _Call(group, [*command, f"/code/{file.name}"])
         exit_code = None
         try:
             await self._threads.run(self._prepare, call, file, code)
-            async with asyncio.timeout(self._settings.timeout) as limit, asyncio.TaskGroup() as group:
-                watching = group.create_task(self._watch(call, limit))
+            async with asyncio.timeout(self._settings.timeout) as limit, asyncio.TaskGroup() as tasks:
+                watching = tasks.create_task(self._watch(call, limit))
                 exit_code = await self._threads.run(self._exec, call)
                 watching.cancel()
         except TimeoutError:
@@ -224,7 +227,7 @@ class DockerSandbox:
             raise call.fault
         if exit_code == 127:
             await self._threads.run(self._require, command[0])
-        return Ran(call.output.text(), None if call.stopped else exit_code, call.stopped, call.group)
+        return Ran(call.output.text(), None if call.stopped else exit_code, call.stopped)
 
     # one call, in threads
 
@@ -373,9 +376,14 @@ class DockerSandbox:
             pids_limit=settings.pids,
             read_only=True,
             security_opt=["no-new-privileges"],
-            tmpfs={"/tmp": f"exec,nosuid,nodev,size={settings.memory // 4}"},
+            tmpfs={"/tmp": f"exec,nosuid,nodev,size={settings.memory // 4}"} | self._masks(),
             ulimits=[Ulimit(name="fsize", soft=settings.disk, hard=settings.disk), Ulimit(name="core", soft=0, hard=0)],
         )
+
+    def _masks(self) -> dict[str, str]:
+        """Cover the engine's own folder where the workspace holds it: logs of runs, old content of files."""
+        covered = self._settings.mount != "none" and (self._workspace / ENGINE_FOLDER).is_dir()
+        return {f"/workspace/{ENGINE_FOLDER}": "ro,size=4k"} if covered else {}
 
     def _forget(self, container: str) -> None:
         """End a container; the next call starts another."""
