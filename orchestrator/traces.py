@@ -114,6 +114,7 @@ def look(root: Path, user: int, group: int | None = None) -> dict[str, Mark]:
         place = PurePosixPath(folder).relative_to(root)
         if not place.parts:
             folders[:] = [name for name in folders if name != ENGINE_FOLDER]
+            _given(".", descriptor, user, group)
         for name in (*folders, *names):
             with suppress(OSError):  # another program at work may have removed it
                 status = _given(name, descriptor, user, group)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Literal
 
@@ -13,7 +14,7 @@ import pytest
 NODE_MODULES = Path(__file__).resolve().parent.parent / ".parts/node_modules"
 """Where `.ci/run` installs what comes from npm."""
 
-Part = Literal["chromium", "mcp servers", "miniwob"]
+Part = Literal["chromium", "docker", "mcp servers", "miniwob"]
 
 
 def _has_chromium() -> bool:
@@ -22,13 +23,24 @@ def _has_chromium() -> bool:
     return not missing(BrowserSettings())
 
 
+def _has_docker() -> bool:
+    from orchestrator.sandbox import docker, engine
+
+    if engine.missing():
+        return False
+    with closing(docker.connect()) as api:
+        return bool(api.images(docker.BUILT))
+
+
 _THERE: Mapping[str, Callable[[], bool]] = {
     "chromium": _has_chromium,
+    "docker": _has_docker,
     "mcp servers": lambda: (NODE_MODULES / ".package-lock.json").is_file(),
     "miniwob": lambda: importlib.util.find_spec("miniwob") is not None,
 }
 _BRINGS: Mapping[str, str] = {
     "chromium": "apt-get install chromium, or playwright install chromium; and pip install playwright",
+    "docker": "a container engine, and: sudo ori sandbox build --package nodejs --package default-jdk-headless",
     "mcp servers": ".ci/npm",
     "miniwob": "pip install --no-deps miniwob",
 }

@@ -15,7 +15,7 @@ import shutil
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, closing, contextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -46,7 +46,7 @@ _PRINTED = 50_000_000
 """Bytes that a program may print before it is stopped: thousands of times what anybody reads."""
 _CONTROL = 60.0
 """Seconds that a request to the engine may take. What a program prints is read without such a limit."""
-_ENDING = 5.0
+_ENDING = 3.0
 """Seconds that ending a call's processes may take; then the container is ended."""
 
 _LANGUAGES: dict[Language, tuple[str, tuple[str, ...]]] = {
@@ -154,8 +154,9 @@ class DockerSandbox:
         self._lock = threading.Lock()
         """Guards the container and what holds it."""
         self._container = ""
-        self._stdin: Any = None
-        """While this connection is open the container lives; the kernel closes it when this process dies."""
+        self._closed = False
+        self._held = ExitStack()
+        """While its connection is open the container lives; the kernel closes it when this process dies."""
         self._allowed = 0
         """Bytes that the workspace may have."""
         rootless = "name=rootless" in api.info().get("SecurityOptions", ())
@@ -223,10 +224,10 @@ class DockerSandbox:
             if exit_code is None or exit_code > 128:  # the shell that ends what is left may have been killed itself
                 await self._end(call)
             file.unlink(missing_ok=True)
-        if call.fault:
+        if call.fault and not call.stopped:
             raise call.fault
         if exit_code == 127:
-            await self._threads.run(self._require, command[0])
+            await self._threads.run(self._require, language, call.container)
         return Ran(call.output.text(), None if call.stopped else exit_code, call.stopped)
 
     # one call, in threads
@@ -241,12 +242,16 @@ class DockerSandbox:
         with _said_plainly():
             try:
                 self._create(call)
-            except APIError:  # ended by a call that could not be ended otherwise, or from outside
-                self._forget(call.container)
+            except APIError:
+                if not call.container:
+                    raise
+                self._forget(call.container)  # ended by a call that could not be ended otherwise, or from outside
                 self._create(call)
 
     def _create(self, call: _Call) -> None:
         with self._lock:
+            if self._closed:
+                raise ToolError("not run: the run has ended")
             call.container = self._container = self._container or self._start()
         made = self._api.exec_create(
             call.container, ["sh", "-c", _RUN, "sh", str(call.group), *call.command], user=self._as(call)
@@ -261,16 +266,12 @@ class DockerSandbox:
             with _said_plainly():
                 if not call.begin():
                     return None
-                with closing(self._api.exec_start(call.exec_id, socket=True)) as connection:
+                with _hanging_up(self._api.exec_start(call.exec_id, socket=True)) as connection:
                     for _, data in frames_iter(connection, tty=False):  # waits for as long as the program is quiet
                         call.output.add(data)
-                exit_code: int | None = self._api.exec_inspect(call.exec_id)["ExitCode"]
-                return exit_code
+                return self._exit_code(call.exec_id)
         except ToolError as error:
-            if call.container == self._container:
-                call.fault = error
-            else:
-                call.stopped = "its container was ended"
+            call.fault = error
             return None
 
     async def _end(self, call: _Call) -> None:
@@ -278,34 +279,37 @@ class DockerSandbox:
         try:
             async with asyncio.timeout(_ENDING):
                 await self._threads.run(self._end_group, call)
-        except (TimeoutError, ToolError):  # such as a bomb of processes that leaves no other its turn
+        except (TimeoutError, ToolError):  # a bomb of processes leaves no other its turn; or the container is gone
+            call.stopped = call.stopped or "its container was ended"
             await self._threads.run(self._forget, call.container)
 
     def _end_group(self, call: _Call) -> None:
         if not call.give_up():
             return
         with _said_plainly():
-            while True:
-                self._quietly(["sh", "-c", f"{_END} end {call.group}"], self._as(call))
-                if call.container != self._container or self._api.exec_inspect(call.exec_id)["ExitCode"] is not None:
-                    return
+            end = ["sh", "-c", f"{_END} end {call.group}; exit 0"]
+            while self._quietly(call.container, end, self._as(call)) or self._exit_code(call.exec_id) is None:
                 time.sleep(0.02)  # the engine has not started it yet
 
-    def _require(self, program: str) -> None:
-        """Raise `ToolError` if the image does not have a program."""
+    def _require(self, language: Language, container: str) -> None:
+        """Raise `ToolError` if the image does not have what runs a language."""
         with _said_plainly():
-            found = [name for name, (_, command) in _LANGUAGES.items() if self._has(command[0])]
-            if not self._has(program):
-                raise ToolError(f"the image {self._image!r} has no {program}; it runs {', '.join(found) or 'nothing'}")
+            found = [
+                name
+                for name, (_, [program, *_]) in _LANGUAGES.items()
+                if self._quietly(container, ["sh", "-c", f"command -v {program}"], _KEEPER) == 0
+            ]
+        if language not in found:
+            raise ToolError(f"the image {self._image!r} has no {language}; it runs {', '.join(found) or 'nothing'}")
 
-    def _has(self, program: str) -> bool:
-        return self._quietly(["sh", "-c", f"command -v {program}"], _KEEPER) == 0
-
-    def _quietly(self, command: Sequence[str], user: str) -> int | None:
+    def _quietly(self, container: str, command: Sequence[str], user: str) -> int | None:
         """Run a command of ours and return its exit code."""
-        made = self._api.exec_create(self._container, command, user=user)
+        made = self._api.exec_create(container, command, user=user)
         self._api.exec_start(made["Id"])
-        code: int | None = self._api.exec_inspect(made["Id"])["ExitCode"]
+        return self._exit_code(made["Id"])
+
+    def _exit_code(self, exec_id: str) -> int | None:
+        code: int | None = self._api.exec_inspect(exec_id)["ExitCode"]
         return code
 
     def _as(self, call: _Call) -> str:
@@ -336,7 +340,7 @@ class DockerSandbox:
         self._allowed = self._allowed or self._used() + settings.disk
         made = self._api.create_container(
             self._image,
-            entrypoint=["sh", "-c", "cat; :"],  # waits for the end of the connection, and reaps what is orphaned
+            entrypoint=["sh", "-c", "cat; :"],  # waits for the connection's end, and reaps what is orphaned
             stdin_open=True,
             user=_KEEPER,
             hostname="sandbox",
@@ -346,12 +350,9 @@ class DockerSandbox:
             host_config=self._host_config(),
         )
         container: str = made["Id"]
-        try:
-            self._stdin = self._api.attach_socket(container, {"stdin": 1, "stream": 1})
-            self._api.start(container)
-        except BaseException:
-            self._remove(container)
-            raise
+        self._held.close()
+        self._held.enter_context(_hanging_up(self._api.attach_socket(container, {"stdin": 1, "stream": 1})))
+        self._api.start(container)
         return container
 
     def _host_config(self) -> Any:
@@ -401,19 +402,26 @@ class DockerSandbox:
 
     def _close(self) -> None:
         """End the container first, then take away what it works with."""
+        with self._lock:  # a call that was cancelled may be starting it still
+            self._closed = True
         if self._container:
             self._remove(self._container)
-        if self._stdin:
-            self._stdin.close()
+        self._held.close()
         self._api.close()
         shutil.rmtree(self._code, ignore_errors=True)
 
 
 def connect() -> APIClient:
-    """Return a connection to the container engine."""
+    """Return a connection to the container engine.
+
+    Raises:
+        ToolError: There is none, or it does not answer.
+    """
     from docker import APIClient
     from docker.utils import kwargs_from_env
 
+    if why := engine.missing():
+        raise ToolError(f"no code can be run: {why}")
     given: dict[str, Any] = {"base_url": engine.address(), "timeout": _CONTROL, **kwargs_from_env()}
     return APIClient(**given)
 
@@ -462,6 +470,15 @@ def sweep(api: APIClient) -> None:
 
 
 @contextmanager
+def _hanging_up(connection: Any) -> Iterator[Any]:
+    """Close a connection that the engine's library took out of its pool, with all that it holds open."""
+    try:
+        yield connection
+    finally:
+        connection._response.close()
+
+
+@contextmanager
 def _said_plainly() -> Iterator[None]:
     """Turn what the engine and its library raise inside the block into words for the model."""
     from docker.errors import APIError, DockerException
@@ -471,4 +488,4 @@ def _said_plainly() -> Iterator[None]:
     except APIError as error:
         raise ToolError(f"the container engine refuses: {error.explanation or error}") from error
     except (DockerException, OSError) as error:
-        raise ToolError(f"no code can be run: {engine.missing() or error}") from error
+        raise ToolError(f"the container engine does not answer: {error}") from error

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import socket
-from importlib.util import find_spec
 from pathlib import Path
+
+from orchestrator.extras import not_installed
 
 _INSTALL = "install Docker (on Debian and Ubuntu: sudo apt install docker.io) and start it"
 
@@ -17,8 +18,8 @@ def address() -> str:
 
 def missing() -> str:
     """Say why no code can be run here and what mends that; an empty text: it can."""
-    if find_spec("docker") is None:
-        return "its library is not installed: pip install 'ori-orchestrator[sandbox]'"
+    if why := not_installed("sandbox", "docker"):
+        return why
     place = address()
     if not place.startswith("unix://"):
         return ""  # a machine elsewhere: the first call tells
