@@ -23,7 +23,7 @@ $(VENV)/ready: pyproject.toml constraints.txt
 # pip knows dependency groups from 25.1 on; a new venv may carry an older one.
 $(VENV)/ready-dev: $(VENV)/ready
 	@$(PIP) --upgrade pip
-	@$(PIP) --editable '.[mcp,browser]' --group dev
+	@$(PIP) --editable '.[mcp,browser,sandbox]' --group dev
 	@$(PIP) --no-deps miniwob  # only its pages are needed: they are tasks for the browser's tests
 	@touch $@
 

@@ -15,7 +15,7 @@ import shutil
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -439,11 +439,11 @@ def find_image(api: APIClient, wanted: str, report: Callable[[str], None]) -> st
     """
     from docker.errors import DockerException, ImageNotFound
 
-    for name in [wanted] if wanted else [BUILT, PULLED]:
+    for name in (names := _names(wanted)):
         with suppress(ImageNotFound):
             api.inspect_image(name)
             return name
-    name = wanted or PULLED
+    name = names[-1]
     report(f"pulling {name}")
     try:
         for step in api.pull(name, stream=True, decode=True):
@@ -457,6 +457,25 @@ def find_image(api: APIClient, wanted: str, report: Callable[[str], None]) -> st
             "Debian's packages, or name one that is there in ori.yaml under tools: code: image:"
         ) from error
     return name
+
+
+def _names(wanted: str) -> list[str]:
+    return [wanted] if wanted else [BUILT, PULLED]
+
+
+def readiness(settings: DockerSettings) -> str:
+    """Say what code would run in here, or what its first run will have to fetch.
+
+    Raises:
+        ToolError: The engine does not answer.
+    """
+    with _said_plainly(), closing(connect()) as api:
+        names = _names(settings.image)
+        there = next((name for name in names if api.images(name)), None)
+        if there:
+            return f"ready; image {there}"
+        help = "where nothing can be pulled: sudo ori sandbox build"
+        return f"ready, but the image {names[-1]} is not here yet: docker pull {names[-1]}; {help}"
 
 
 def sweep(api: APIClient) -> None:

@@ -102,6 +102,12 @@ def parser() -> argparse.ArgumentParser:
     answer.add_argument("text", metavar="TEXT")
     add("cancel", "inbox.cancel", "stop a run that another process works on").add_argument("run", metavar="RUN")
 
+    sandbox = add("sandbox", "sandbox.build", "make an image for run_code from Debian's packages")
+    sandbox.add_argument("what", choices=["build"])
+    sandbox.add_argument("--package", metavar="NAME", action="append", default=[], help="also install this package")
+    sandbox.add_argument("--suite", default="stable", help="Debian's release (default: stable)")
+    sandbox.add_argument("--mirror", metavar="URL", help="where packages come from (default: debootstrap's own)")
+
     add("runs", "history.runs", "list past runs")
     add("show", "history.show", "show what happened in a run").add_argument("run", metavar="RUN")
     undo = add("undo", "history.undo", "put back what a run, or one subtask of it, changed in its workspace")

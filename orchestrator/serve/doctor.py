@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.errors import ConfigError
+from orchestrator.errors import ConfigError, ToolError
 from orchestrator.failure import FailureKind
 from orchestrator.journal import open_journal
 from orchestrator.serve.report import FAILED, WRONG_USE, Report
@@ -19,6 +19,7 @@ from orchestrator.settings import FILE, ModelSettings, Settings, load_settings
 
 if TYPE_CHECKING:
     from orchestrator.models.probe import Abilities
+    from orchestrator.tool import Tool
 
 _SMALL = 9
 """Billions of parameters, up to which a model is helped along."""
@@ -93,7 +94,7 @@ def _tools(folder: Path, settings: Settings) -> Rows:
     rows = {str(error.file): str(error) for error in catalog.unreadable}
     for name in catalog.tool_names:
         tool = catalog.tool(name)
-        rows[Path(tool.source).stem] = tool.missing() or "ready"
+        rows[Path(tool.source).stem] = tool.missing() or _ready(tool)
     return rows
 
 
@@ -104,6 +105,16 @@ async def _servers(folder: Path, settings: Settings) -> Rows:
     async with opened(settings, folder) as servers, asyncio.TaskGroup() as group:
         asked = {name: group.create_task(servers.about(name)) for name in settings.mcp}
     return {name: task.result() for name, task in asked.items()}
+
+
+def _ready(tool: Tool) -> str:
+    """Say that a tool can be offered; of one that runs code, also whether its image is there."""
+    from orchestrator.sandbox.docker import DockerSettings, readiness
+
+    try:
+        return readiness(tool.settings) if isinstance(tool.settings, DockerSettings) else "ready"
+    except ToolError as error:
+        return str(error)
 
 
 # what suits a model
