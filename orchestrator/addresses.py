@@ -82,14 +82,20 @@ def read_host(text: str) -> str | Address:
         return _read_v6(text[1:-1] if text[0] + text[-1] == "[]" else text)
     if len(text) > 253:
         raise ValueError(f"{text[:40]!r}… is no host name: it is longer than 253 characters")
-    try:
-        name = text.encode("idna").decode().lower().removesuffix(".")
-    except UnicodeError as error:
-        raise ValueError(f"{text!r} is no host name: {error}") from None
+    name = (text if text.isascii() else _punycode(text)).lower().removesuffix(".")
     *_, last = labels = name.split(".")
     if len(name) > 253 or not all(map(_LABEL.fullmatch, labels)):
         raise ValueError(f"{text!r} is no host name")
     return _read_v4(name, text) if _NUMBER.fullmatch(last) else name
+
+
+def _punycode(text: str) -> str:
+    import idna
+
+    try:
+        return idna.encode(text, uts46=True).decode()
+    except UnicodeError as error:
+        raise ValueError(f"{text!r} is no host name: {error}") from None
 
 
 def _read_v6(text: str) -> IPv6Address:

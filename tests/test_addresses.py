@@ -66,6 +66,7 @@ def test_an_address_that_leads_inward_is_told_by_its_kind(address: str, kind: st
         ("bücher.example", "xn--bcher-kva.example"),
         ("百度.中国", "xn--wxtr44c.xn--fiqs8s"),
         ("EXAMPLE。com", "example.com"),
+        ("straße.example", "xn--strae-oqa.example"),
         ("my_host", "my_host"),
         ("3com.example", "3com.example"),
     ],
