@@ -29,7 +29,7 @@ from orchestrator.models.wire import encode
 from orchestrator.settings import ModelSettings
 from orchestrator.testing import Answer, call, text
 
-LATE, EARLY, AROUND = 300, 10, 5
+LATE, EARLY, AROUND = 300, 10, 8
 """Turns that are compared: the median of so many before and after each."""
 DEARER = 1.3
 """What a late turn may cost, in early ones."""
@@ -99,7 +99,7 @@ async def cost_of_a_late_turn(folder: Path) -> bool:
     holds = True
     for window, name in ((10_000_000, "nothing compacted"), (WINDOW, f"window of {WINDOW:,}")):
         ratios = []
-        for _ in range(5):
+        for _ in range(7):
             model = Reader(LATE + AROUND, window)
             _, compacted = await run(model, folder)
             late, early = (statistics.median(model.cpu[turn - AROUND : turn + AROUND]) for turn in (LATE, EARLY))
@@ -119,7 +119,7 @@ async def repeated(folder: Path) -> bool:
     def keep(request: Request) -> None:
         bodies.append(encode(wire.body(request, stream=False)))
 
-    _, compacted = await run(Reader(100, WINDOW, keep), folder)
+    _, compacted = await run(Reader(100, 110_000, keep), folder)
     shares = [_same(one, other) for one, other in pairwise(bodies)]
     share = statistics.mean(shares)
     print(f"bytes of a request that the next one repeats, {compacted} compactions: {share:.1%}  bound {REPEATED:.0%}")

@@ -350,3 +350,14 @@ class TestWhatTheEngineCarries:
         ran = await loops.run(writes, page, "write_file", role={"limits": {"max_turns": 100}}, model={"window": WINDOW})
         assert any(change.became for change in ran.of(Compacted))
         assert "Files that you wrote: depots.md" in last_prompt(ran)
+
+
+async def test_the_shipped_scenario_reads_more_than_its_window_holds() -> None:
+    orchestrator = Orchestrator()
+    scenario = orchestrator.catalog.scenario("long_read")
+    async with orchestrator.start_scenario(scenario, replay=True) as handle:
+        assert (await handle.result()).status == "done"
+    events = await orchestrator.journal.events(handle.run_id)
+    changes = [event for event in events if isinstance(event, Compacted)]
+    assert len(changes) >= 2
+    assert all(change.path == "ori/read" and change.tokens_after < change.tokens_before / 1.5 for change in changes)

@@ -206,5 +206,6 @@ def _usage(answer: Answer, request: Mapping[str, Any]) -> Mapping[str, Json] | N
     if answer.usage != "counted":
         return answer.usage
     written = answer.content + answer.reasoning + "".join(name + arguments for name, arguments, _ in answer.calls)
-    prompt, completion = estimate_tokens(json.dumps(request["messages"], ensure_ascii=False)), estimate_tokens(written)
+    read = json.dumps([request["messages"], request.get("tools", ())], ensure_ascii=False)
+    prompt, completion = estimate_tokens(read), estimate_tokens(written)
     return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
