@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import orjson
@@ -35,7 +36,10 @@ class ToolSearch:
 
     def __init__(self, specs: Sequence[ToolSpec]) -> None:
         self.specs = tuple(specs)
-        self._index = Bm25([_text(spec) for spec in specs])
+
+    @cached_property
+    def _index(self) -> Bm25:
+        return Bm25([_text(spec) for spec in self.specs])
 
     def find(self, query: str, count: int) -> list[ToolSpec]:
         """Return the tools that fit a query best, the best first."""
