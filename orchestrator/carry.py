@@ -7,6 +7,7 @@ loop is asked. Runs of nobody bring nothing and leave nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from orchestrator.context import RunContext
 from orchestrator.errors import MemoryStoreError
@@ -30,11 +31,14 @@ async def recall(context: RunContext, loop: AgentLoop, task: str) -> None:
         return
     if memories:
         listed = "\n".join(f"- {memory.text}" for memory in memories)
-        loop.give(listed, introduced=context.text("memories"))
+        sources = {source: None for memory in memories for source in memory.untrusted}
+        loop.give(listed, introduced=context.text("memories"), sources=sources)
 
 
-def session(context: RunContext, earlier: Sequence[Event]) -> str:
+def session(context: RunContext, earlier: Sequence[Event]) -> tuple[str, tuple[str, ...]]:
     """Take over the variables of a session's earlier runs, and return a digest of them, a line for each.
+
+    Beside it stands what strangers may have written that it carries words of.
 
     Args:
         context: The run.
@@ -42,17 +46,19 @@ def session(context: RunContext, earlier: Sequence[Event]) -> str:
     """
     goals: dict[str, str] = {}
     told: list[str] = []
+    sources: dict[str, None] = {}
     for event in earlier:
         match event:
             case RunStarted():
                 goals[event.run] = event.goal
             case RunEnded():
                 told.append(_told(goals.get(event.run, ""), event.result))
+                sources |= dict.fromkeys(event.result.untrusted)
             case VariableSet(deleted=True):
                 context.variables.pop(event.name, None)
             case VariableSet():
-                context.variables[event.name] = event.value
-    return "\n".join(told[-GOALS:])
+                context.variables.seen_by(partial(tuple, event.sources), tuple)[event.name] = event.value
+    return "\n".join(told[-GOALS:]), tuple(sources)
 
 
 async def keep(context: RunContext, result: RunResult) -> None:

@@ -9,6 +9,7 @@ import traceback
 from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -431,10 +432,11 @@ class RunHandle:
         order = self.order
         loop = await workers.opening.open(context.roles[order.root], order.root, goal=order.goal, output=order.schema)
         planner = workers.opening.planners.get(order.root)
-        fresh, digest = not loop.begun, ""
+        fresh = not loop.begun
+        earlier: tuple[str, tuple[str, ...]] = "", ()
         if fresh:
             loop.say(self._brief(context, planner))
-            digest = await self._session(context)
+            earlier = await self._session(context)
         if self._resumed and self._resumed.message:
             if planner:
                 planner.open = None
@@ -444,20 +446,21 @@ class RunHandle:
                 table = await planner.run_ready(order.plan, order.scenario)
             answer = planner.plan.outcomes.get(order.answer or "")
             if answer and answer.status == "done":
-                return Ending("done", "answer", answer.answer, answer.value)
+                return Ending("done", "answer", answer.answer, answer.value, untrusted=answer.untrusted)
             sources = sources_of(planner.plan.outcomes.values())
             loop.give(table, introduced=context.text("template_ran"), sources=sources)
-        if digest:
-            loop.give(digest, introduced=context.text("session"))
+        if earlier[0]:
+            loop.give(earlier[0], introduced=context.text("session"), sources=earlier[1])
         if fresh:
             await carry.recall(context, loop, order.goal)
         async with loop.toolbox.resources:
-            return await loop.run()
+            ending = await loop.run()
+        return replace(ending, untrusted=tuple(loop.conversation.sources))
 
-    async def _session(self, context: RunContext) -> str:
+    async def _session(self, context: RunContext) -> tuple[str, tuple[str, ...]]:
         """Take over the variables of the session's earlier goals, and tell what came of those."""
         if self.order.session is None:
-            return ""
+            return "", ()
         earlier = await self._house.journal.session(self.order.session, self.order.user)
         return carry.session(context, [event for event in earlier if event.run != self.run_id])
 
@@ -483,7 +486,7 @@ class RunHandle:
             ending = by_outcomes(ending, planner.plan, planner.rejected > 0)
         status: RunStatus = "partial" if ending.status == "skipped" else ending.status
         return self._collect(context, workers, status, ending.stop_reason, ending.failure).model_copy(
-            update={"answer": ending.answer, "value": ending.value}
+            update={"answer": ending.answer, "value": ending.value, "untrusted": ending.untrusted}
         )
 
     def _failed(self, context: RunContext, workers: Workers, reason: StopReason, failure: Failure) -> RunResult:

@@ -90,6 +90,8 @@ class RunResult(BaseModel):
     outcomes: dict[str, Outcome] = {}
     """The top planner's subtasks by id, in plan order."""
     artifacts: tuple[Artifact, ...] = ()
+    untrusted: tuple[str, ...] = ()
+    """Sources outside the run that the answer may carry words of."""
     usage: Usage = Usage()
     failure: Failure | None = None
     workspace: str | None = None

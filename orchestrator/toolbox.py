@@ -355,6 +355,7 @@ class Toolbox:
             answer=job.answer,
             threads=self.context.threads,
             memory=self.context.memory,
+            untrusted=tuple(self.conversation.sources),
             settings=self.tools[job.call.name].settings,
             scopes={**self.context.scopes, "loop": self.resources},
             network=self.network,

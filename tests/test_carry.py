@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from orchestrator import Orchestrator, Role, ToolContext, tool
-from orchestrator.events import VariableSet, Warned
+from orchestrator.events import MessageAppended, VariableSet, Warned
 from orchestrator.memory import Memory, Owner
 from orchestrator.memory.sqlite import SqliteMemory
 from orchestrator.serve.cli import main
@@ -104,6 +104,45 @@ async def test_recall_says_where_what_strangers_said_comes_from(store: SqliteMem
     assert "ana@example.org" in known
     assert "https://example.org" in known
     assert unknown == "Nothing that fits is remembered."
+
+
+async def test_what_strangers_said_stays_marked_from_run_to_run(store: SqliteMemory) -> None:
+    @tool(effect="read", untrusted=True)
+    def page() -> str:
+        """Read a page."""
+        return "The mail of Ana is ana@example.org"
+
+    clerk = CLERK.model_copy(update={"tools": ("page", "remember")})
+    script = [
+        call("page", {}),
+        call("remember", {"text": "The mail of Ana is ana@example.org"}),
+        text("kept"),
+        text("x"),
+    ]
+    async with ScriptedServer(script) as server, orchestrator(server, [clerk], [page], memory=store) as orch:
+        await orch.run_role("clerk", "Keep the mail.", user="mira")
+        [kept] = await store.all(MIRA)
+        later = await orch.run_role("clerk", "What is the mail of Ana?", user="mira")
+        said = await logged(orch, later, MessageAppended)
+    assert kept.untrusted == ("page",)
+    assert [event.message.untrusted for event in said if event.message.role == "data"] == [("page",)]
+    assert later.untrusted == ("page",)
+
+
+async def test_a_session_hands_marks_on_with_its_digest_and_its_variables() -> None:
+    @tool(effect="read", untrusted=True)
+    def page() -> str:
+        """Read a page."""
+        return "ana@example.org"
+
+    clerk = CLERK.model_copy(update={"tools": ("page", "set_variable")})
+    noted = call("set_variable", {"name": "mail", "value": "ana@example.org"})
+    script = [call("page", {}), noted, text("set"), text("x")]
+    async with ScriptedServer(script) as server, orchestrator(server, [clerk], [page]) as orch:
+        await orch.run_role("clerk", "Note the mail.", session="s1")
+        later = await orch.run_role("clerk", "Which mail?", session="s1")
+        [mail] = await logged(orch, later, VariableSet)
+    assert mail.sources == later.untrusted == ("page",)
 
 
 async def test_a_run_of_nobody_cannot_remember() -> None:
