@@ -345,6 +345,8 @@ class ApprovalAsked(Event):
     """The tool, or `result` where a subtask's result waits."""
     arguments: str
     """JSON text of the call's arguments, or the result."""
+    parameters: dict[str, Any] | None = None
+    """JSON Schema of the arguments; None: there are none that a person could change."""
     why: str
     expects: Literal["approval", "answer", "either"] = "approval"
     """`either`: an answer takes the place of what would come of the call."""

@@ -66,6 +66,7 @@ class Gate:
             key=key,
             name=tool.title or tool.name,
             arguments=self.context.redact(text),
+            parameters=None if tool.asks else dict(tool.parameters),
             why=reason.why,
             expects="answer" if tool.asks else "approval",
             destination=reason.destination,

@@ -40,7 +40,7 @@ from orchestrator.people import PROGRAM, People
 from orchestrator.plan import FormattedGoal
 from orchestrator.profile import PROFILES, Profile
 from orchestrator.resources import Resources
-from orchestrator.results import RunResult, RunStatus, StopReason
+from orchestrator.results import Outcome, RunResult, RunStatus, StopReason
 from orchestrator.role import Role
 from orchestrator.schedule import Slots
 from orchestrator.schema import wrong_schema
@@ -73,8 +73,7 @@ class RunHandle:
         self._home = house.home / "runs" / self.run_id
         self.passing = passing
         """Whether its events will include passing ones; may be set until it is entered."""
-        self.attended: bool | None = None
-        """Whether somebody in this program answers questions while it runs; None: whoever follows its events."""
+        self._says_attended = False
         self._followed = followed
         self._events: Subscription | None = None
         self._log = RunLog(self.run_id, house.journal)
@@ -95,6 +94,15 @@ class RunHandle:
         """Folder that the run works in."""
         return (self.order.workspace or self._home / "workspace").absolute()
 
+    @property
+    def attended(self) -> bool:
+        """Whether somebody in this program answers questions; unless it is set, whoever follows the events does."""
+        return self.people.attended
+
+    @attended.setter
+    def attended(self, value: bool) -> None:
+        self.people.attended, self._says_attended = value, True
+
     async def __aenter__(self) -> Self:
         """Check the order and start.
 
@@ -108,7 +116,6 @@ class RunHandle:
             await self._stack.enter_async_context(self._house.journal.own(self.run_id))
             if self._resumed:
                 await self._read(self._resumed)
-            self.people.attended |= bool(self.attended)
             await self._stack.enter_async_context(self.people.open())
             context = await self._context()
             if self._followed:
@@ -137,8 +144,7 @@ class RunHandle:
         self._begun()
         if self._events is None:
             raise ConfigError("this run was started without events to follow")
-        if self.attended is None:
-            self.people.attended = True
+        self.people.attended |= not self._says_attended
         return self._events
 
     def _begun(self) -> asyncio.Task[RunResult | OriError]:
@@ -497,19 +503,38 @@ class RunHandle:
         self, context: RunContext, workers: Workers, status: RunStatus, reason: StopReason, failure: Failure | None
     ) -> RunResult:
         planner = workers.opening.planners.get(self.order.root)
-        plan = planner.plan if planner else None
         formatted = context.formatted_goal
         return RunResult(
             run_id=self.run_id,
             status=status,
             stop_reason=reason,
             formatted_goal=formatted.model_dump(mode="json") if formatted else None,
-            outcomes={id: plan.outcomes[id] for id in plan.subtasks if id in plan.outcomes} if plan else {},
+            outcomes=self._outcomes(planner, reason) if planner else {},
             artifacts=context.workspace.artifacts(),
             usage=context.ledger.spent,
             failure=failure,
             workspace=str(self.workspace) if self.workspace.exists() else None,
         )
+
+    def _outcomes(self, planner: Planner, reason: StopReason) -> dict[str, Outcome]:
+        """Return how the subtasks ended, in plan order; of a cancelled run also those that had not ended."""
+        plan, outcomes = planner.plan, planner.plan.outcomes
+        if reason == "cancelled":
+            now, started = self._log.now(), plan.started
+            outcomes = outcomes | {
+                id: Outcome(
+                    id=id,
+                    path=f"{planner.path}/{id}",
+                    role=subtask.performer,
+                    status="cancelled",
+                    stop_reason="cancelled",
+                    attempts=int(id in started),
+                    ended=now,
+                )
+                for id, subtask in plan.subtasks.items()
+                if id not in outcomes
+            }
+        return {id: outcomes[id] for id in plan.subtasks if id in outcomes}
 
     def _typed(self, result: RunResult) -> RunResult:
         """Give the value back as the model that was asked for."""

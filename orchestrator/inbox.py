@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 
 from orchestrator.errors import ConfigError, nearest
-from orchestrator.events import ApprovalAsked, RunStarted
+from orchestrator.events import ApprovalAsked
 from orchestrator.journal import Journal, Signal, SignalKind
 from orchestrator.messages import Json
 from orchestrator.schema import problems
@@ -40,7 +39,7 @@ async def give_word(journal: Journal, run: str, call: str, kind: SignalKind, by:
     [question] = found
     _check(question, kind)
     if "arguments" in data:
-        _check_arguments(question, data["arguments"], await journal.events(run))
+        _check_arguments(question, data["arguments"])
     signal = Signal(run=run, key=question.key, kind=kind, by=by, at=time.time(), data=data)
     return await journal.send(signal)
 
@@ -55,11 +54,8 @@ def _check(question: ApprovalAsked, kind: SignalKind) -> None:
         raise ConfigError(f"{question.key} waits for another word: {' or '.join(fits[question.expects])}")
 
 
-def _check_arguments(question: ApprovalAsked, arguments: Json, events: Sequence[object]) -> None:
-    """Hold changed arguments against the tool's schema, as it was when the run began."""
-    started = next(event for event in events if isinstance(event, RunStarted))
-    tool = started.tools.get(question.name)
-    if tool is None:
+def _check_arguments(question: ApprovalAsked, arguments: Json) -> None:
+    if question.parameters is None:
         raise ConfigError(f"{question.key} has no arguments to change; give the right result with `answer`")
-    if faults := problems(arguments, tool["parameters"]):
+    if faults := problems(arguments, question.parameters):
         raise ConfigError(f"the arguments do not fit {question.name}: {'; '.join(faults[:10])}")

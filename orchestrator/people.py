@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 
 from orchestrator.errors import JournalError
@@ -50,8 +50,9 @@ class People:
         self._asking: dict[str, asyncio.Task[None]] = {}
         self._group = asyncio.TaskGroup()
         self._read = 0
-        self._reading = asyncio.Lock()
+        self._changed = asyncio.Event()
         self._news = asyncio.Event()
+        self._working: Callable[[], bool] = lambda: True
 
     @property
     def reachable(self) -> bool:
@@ -67,12 +68,13 @@ class People:
             self._words.setdefault(signal.key, signal)
         self.waiting = {question.key: question for question in await self._journal.questions(self._log.run)}
         async with self._group:
-            with self._journal.watch(lambda: self._start(self._refresh())):
-                try:
+            listening = self._group.create_task(self._listen())
+            try:
+                with self._journal.watch(self._changed.set):
                     yield
-                finally:
-                    for task in tuple(self._asking.values()):
-                        task.cancel()
+            finally:
+                for task in (listening, *self._asking.values()):
+                    task.cancel()
 
     def rest(self, working: Callable[[], bool]) -> None:
         """Let the run end here, until it is resumed, if nothing works and nobody in this program answers.
@@ -80,22 +82,25 @@ class People:
         Args:
             working: Tells whether anything works.
         """
+        self._working = working
+        self._changed.set()  # a word may have come that nobody has read
 
-        async def park() -> None:
-            await self._refresh()  # a word may have come that nobody has read
-            if not (working() or self.attended or self.answered(self.waiting)):
+    async def _listen(self) -> None:
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            with suppress(JournalError):  # the next word makes it read again
+                await self._refresh()
+            if not (self._working() or self.attended or self.answered(self.waiting)):
                 self._parked()
-
-        if not self.attended:
-            self._start(park())
 
     async def _refresh(self) -> None:
         """Take in what people have said by now."""
-        async with self._reading:
-            signals = await self._journal.signals(self._log.run)
-            new, self._read = signals[self._read :], len(signals)
+        signals = await self._journal.signals(self._log.run)
+        new, self._read = signals[self._read :], len(signals)
         for signal in new:
             if signal.kind == "cancel":
+                self._log.add(SignalTaken(signal="cancel", by=signal.by, data={}))
                 self._cancelled()
             elif signal.key not in self._words:
                 self._words[signal.key] = signal
@@ -145,13 +150,6 @@ class People:
             kind, data = _word(said, question)
             signal = Signal(run=self._log.run, key=question.key, kind=kind, by=PROGRAM, at=self._log.now(), data=data)
             await self._journal.send(signal)
-
-    def _start(self, work: Coroutine[object, object, None]) -> None:
-        async def run() -> None:
-            with suppress(JournalError):  # the next word makes it read again
-                await work
-
-        self._group.create_task(run())
 
 
 def _word(said: bool | str | Mapping[str, Json], question: ApprovalAsked) -> tuple[SignalKind, dict[str, Json]]:

@@ -48,7 +48,7 @@ class TestStopping:
                 assert time.monotonic() - started < 2
             await server.until(lambda s: s.in_flight == 0)
         assert (result.status, result.stop_reason) == ("cancelled", "cancelled")
-        assert (statuses(result), result.outcomes["a"].answer) == ({"a": "done"}, "apple")
+        assert (statuses(result), result.outcomes["a"].answer) == ({"a": "done", "b": "cancelled"}, "apple")
         [info] = await made.journal.runs()
         assert (info.status, info.run) == ("cancelled", result.run_id)
 

@@ -55,7 +55,12 @@ def runs(args: Namespace) -> Report:
         )
         for info in infos
     ]
-    return Report(data=[asdict(info) for info in infos], draw=lambda width: terminal.table(titles, rows, width))
+    waiting = sum(info.waiting for info in infos)
+    return Report(
+        data=[asdict(info) for info in infos],
+        draw=lambda width: terminal.table(titles, rows, width),
+        note=f"{waiting} calls wait for a person: ori inbox" if waiting else "",
+    )
 
 
 def show(args: Namespace) -> Report:

@@ -18,10 +18,13 @@ from orchestrator.redact import Redactor
 from orchestrator.run import Orchestrator, Preview
 from orchestrator.scenario import Scenario, parse_params
 from orchestrator.serve import planfile
+from orchestrator.serve.asking import Asker, interactive
+from orchestrator.serve.inbox import describe
 from orchestrator.serve.interrupt import Interrupt
 from orchestrator.serve.report import DONE, FAILED, INTERRUPTED, NEEDS_A_LOOK, Report
 
 if TYPE_CHECKING:
+    from orchestrator.events import ApprovalAsked
     from orchestrator.results import Outcome, RunResult
     from orchestrator.views.estimate import Estimate
 
@@ -33,13 +36,14 @@ _PAST_RUNS = 20
 
 def run(args: Namespace) -> Report:
     """Run a scenario, or the plan of a file."""
-    orchestrator = Orchestrator.from_project(args.project)
+    asker = Asker() if interactive() else None
+    orchestrator = Orchestrator.from_project(args.project, approve=asker.approve if asker else None)
     plan = planfile.read_plan(args.plan) if args.plan else None
     if args.scenario is None:
         if plan is None or not plan.goal:
             raise ConfigError("name a scenario, or a plan file that holds its goal: ori run --plan plan.yaml")
         handle = orchestrator.start(plan.goal, inputs=plan.inputs, plan=plan.delegate(), workspace=args.workspace)
-        return _run(orchestrator, handle, args)
+        return _run(orchestrator, handle, args, asker=asker)
     scenario = orchestrator.catalog.scenario(args.scenario)
     params = parse_params(args.set)
     replay = args.replay or not (args.live or orchestrator.settings.configured or scenario.recording is None)
@@ -48,30 +52,39 @@ def run(args: Namespace) -> Report:
     )
     if replay:
         _say(f"ori: {replays(scenario, asked=args.replay)}")
-    return _run(orchestrator, handle, args, scenario.bind(params))
+    return _run(orchestrator, handle, args, scenario.bind(params), asker)
 
 
 def solve(args: Namespace) -> Report:
     """Plan and run a goal."""
-    orchestrator = Orchestrator.from_project(args.project)
+    asker = Asker() if interactive() else None
+    orchestrator = Orchestrator.from_project(args.project, approve=asker.approve if asker else None)
     whose = {"session": args.session, "user": args.user}
     handle = orchestrator.start(args.goal, inputs=args.input, workspace=args.workspace, **whose)
-    return _run(orchestrator, handle, args)
+    return _run(orchestrator, handle, args, asker=asker)
 
 
-def _run(orchestrator: Orchestrator, handle: RunHandle, args: Namespace, scenario: Scenario | None = None) -> Report:
+def _run(
+    orchestrator: Orchestrator,
+    handle: RunHandle,
+    args: Namespace,
+    scenario: Scenario | None = None,
+    asker: Asker | None = None,
+) -> Report:
     interrupt = Interrupt()
+    handle.attended = asker is not None
 
-    async def work() -> tuple[RunResult, list[CheckResult]]:
+    async def work() -> tuple[RunResult, list[CheckResult], Sequence[ApprovalAsked]]:
         async with orchestrator, handle:
             interrupt.notice = _interrupted(handle)
-            await _follow(orchestrator, handle, args)
+            await _follow(orchestrator, handle, args, asker)
             result = await handle.result()
-            return result, await checked(orchestrator, result, scenario) if scenario else []
+            waiting = await orchestrator.journal.questions(result.run_id)
+            return result, await checked(orchestrator, result, scenario) if scenario and not waiting else [], waiting
 
     try:
         with redirect_stdout(sys.stderr):  # a tool that prints must not spoil the answer
-            result, checks = interrupt.run(work())
+            result, checks, waiting = interrupt.run(work())
     except KeyboardInterrupt:
         data = {"run_id": handle.run_id, "status": "interrupted"}
         return Report(data=data, note=interrupt.notice, status=INTERRUPTED)
@@ -79,10 +92,11 @@ def _run(orchestrator: Orchestrator, handle: RunHandle, args: Namespace, scenari
     if status == DONE and not all(check.passed for check in checks):
         status = FAILED
     data = result.model_dump(mode="json") | {"checks": [asdict(check) for check in checks]}
-    return Report(data=data, text=result.answer, note="\n".join(summary(result, checks)), status=status)
+    note = "\n".join((*summary(result, checks), *(line for question in waiting for line in describe(question))))
+    return Report(data=data, text=result.answer, note=note, status=status)
 
 
-async def _follow(orchestrator: Orchestrator, handle: RunHandle, args: Namespace) -> None:
+async def _follow(orchestrator: Orchestrator, handle: RunHandle, args: Namespace, asker: Asker | None) -> None:
     """Show the run while it works: as log lines where those are asked for, else as a tree or plain lines."""
     if args.verbose or os.environ.get("ORI_LOG"):
         from orchestrator.views.log import log_to, stream_logger
@@ -94,7 +108,7 @@ async def _follow(orchestrator: Orchestrator, handle: RunHandle, args: Namespace
         from orchestrator.serve import terminal
 
         handle.passing = sys.stderr.isatty()
-        await terminal.watch(handle, sys.stderr)
+        await terminal.watch(handle, sys.stderr, asker=asker)
 
 
 async def checked(orchestrator: Orchestrator, result: RunResult, scenario: Scenario) -> list[CheckResult]:

@@ -7,6 +7,7 @@ import io
 import time
 from collections import Counter
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from decimal import Decimal
 from typing import Any, TextIO
 
@@ -17,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from orchestrator.events import (
+    ApprovalAsked,
     BreakerChanged,
     BudgetReached,
     Compacted,
@@ -26,12 +28,14 @@ from orchestrator.events import (
     PlanRejected,
     ReviewDone,
     RunEnded,
+    SignalTaken,
     SubtaskEnded,
     SubtaskStarted,
     SubtaskWaiting,
     Warned,
 )
 from orchestrator.messages import Usage
+from orchestrator.serve.asking import Asker
 from orchestrator.views.progress import Call, Node, Progress, Turn
 
 GLYPHS = {
@@ -56,11 +60,23 @@ _NARROW = 60
 """Columns below which role and cost are left out."""
 
 
-async def watch(events: AsyncIterable[Event], file: TextIO, clock: Callable[[], float] = time.time) -> None:
-    """Show a run while it works, until its events end: a live tree in a terminal, else a line per lasting change."""
+async def watch(
+    events: AsyncIterable[Event],
+    file: TextIO,
+    clock: Callable[[], float] = time.time,
+    asker: Asker | None = None,
+) -> None:
+    """Show a run while it works, until its events end: a live tree in a terminal, else a line per lasting change.
+
+    Args:
+        events: Of the run.
+        file: Where it is shown.
+        clock: Gives seconds since the epoch.
+        asker: Asks the person who watches; meanwhile the tree is out of the way.
+    """
     console = Console(file=file, force_terminal=file.isatty())
     if console.is_terminal and not console.is_dumb_terminal:
-        await _watch_live(events, console, clock)
+        await _watch_live(events, console, clock, asker)
     else:
         progress = Progress()
         async for event in events:
@@ -69,7 +85,9 @@ async def watch(events: AsyncIterable[Event], file: TextIO, clock: Callable[[], 
                 print(said, file=file, flush=True)
 
 
-async def _watch_live(events: AsyncIterable[Event], console: Console, clock: Callable[[], float]) -> None:
+async def _watch_live(
+    events: AsyncIterable[Event], console: Console, clock: Callable[[], float], asker: Asker | None
+) -> None:
     progress = Progress()
 
     def draw(height: int | None) -> Group:
@@ -80,12 +98,14 @@ async def _watch_live(events: AsyncIterable[Event], console: Console, clock: Cal
         drawn: object = None
         while True:
             seen = (progress.changes, int(clock()), console.size)
-            if seen != drawn and progress.changes:
+            if seen != drawn and progress.changes and live.is_started:
                 live.update(draw(console.height), refresh=True)
                 drawn = seen
             await asyncio.sleep(0.1)
 
     with Live(console=console, auto_refresh=False, redirect_stdout=False) as live:
+        if asker:
+            asker.aside = lambda: _stopped(live)
         try:
             async with asyncio.TaskGroup() as group:
                 drawing = group.create_task(redraw(live))
@@ -95,6 +115,15 @@ async def _watch_live(events: AsyncIterable[Event], console: Console, clock: Cal
         finally:
             progress.stop("interrupted", clock())
             live.update(draw(None), refresh=True)
+
+
+@contextmanager
+def _stopped(live: Live) -> Iterator[None]:
+    live.stop()
+    try:
+        yield
+    finally:
+        live.start()
 
 
 def tree(progress: Progress, width: int, now: float, *, height: int | None = None, detail: bool = False) -> Group:
@@ -111,7 +140,7 @@ def tree(progress: Progress, width: int, now: float, *, height: int | None = Non
     titles = ("tokens", "time", "cost") if money else ("tokens", "time")
     lines = [_fit(Text(one_line(progress.goal), "bold"), titles, width, "dim")]
     warnings = progress.warnings if detail else progress.warnings[-3:]
-    room = None if height is None else max(height - len(warnings) - 3, 1)
+    room = None if height is None else max(height - len(warnings) - len(progress.questions) - 3, 1)
     rows, left_out = _choose(list(_walk(progress.root)), room)
     names = min(max((len(guide) + 2 + cell_len(node.id) for guide, _, node in rows), default=0), width // 3)
     roles = min(max((cell_len(node.role) for *_, node in rows), default=0), 14) if width >= _NARROW else 0
@@ -124,6 +153,7 @@ def tree(progress: Progress, width: int, now: float, *, height: int | None = Non
     if left_out:
         lines.append(_fit(Text(f"… {left_out} not shown", "dim"), (), width))
     lines += [_fit(Text(f"! {one_line(text)}", "yellow"), (), width) for text in warnings]
+    lines += [_fit(Text(f"? {one_line(said)}", "yellow"), (), width) for said in _waiting(progress)]
     return Group(*lines)
 
 
@@ -163,6 +193,10 @@ def line(progress: Progress, event: Event) -> str | None:
             node = progress.node(event.path)
             tokens = f", {_count(node.usage.tokens)} tokens" if node.usage.tokens else ""
             said = f"{name} {outcome.status} ({_spent(node, event.at)}{tokens}): {node.result}"
+        case ApprovalAsked():
+            said = f"{name} asks: {asked(event)}"
+        case SignalTaken(signal=signal, by=by):
+            said = f"{name}: {signal} by {by}"
         case ReviewDone(round=number, accepted=accepted, feedback=feedback):
             said = f"{name} {'accepted' if accepted else 'sent back'} in review {number}: {feedback}"
         case Compacted():
@@ -177,6 +211,18 @@ def line(progress: Progress, event: Event) -> str | None:
             return None
     start = progress.root.started or event.at
     return _cut(f"{event.at - start:7.1f}s  {one_line(said)}", 200)
+
+
+def asked(question: ApprovalAsked) -> str:
+    """Say what waits for a person, why, and how to answer."""
+    where = f": {question.destination}" if question.destination else ""
+    answer = "answer" if question.expects == "answer" else "approve"
+    command = f"ori {answer} {question.run} {question.key}"
+    return f"{command}  {question.name} {_cut(one_line(question.arguments), 60)} ({question.why}{where})"
+
+
+def _waiting(progress: Progress) -> Iterator[str]:
+    yield from (asked(question) for question in progress.questions.values() if not progress.result)
 
 
 def usage_text(usage: Usage) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.events import (
+    ApprovalAsked,
     BreakerChanged,
     BudgetReached,
     Compacted,
@@ -23,6 +24,7 @@ from orchestrator.events import (
     ReviewDone,
     RunEnded,
     RunStarted,
+    SignalTaken,
     SubtaskEnded,
     SubtaskStarted,
     SubtaskWaiting,
@@ -152,6 +154,8 @@ class Progress:
     """Estimated tokens of all prompts: `system`, `history`, `tools`."""
     saved: Saved = field(default_factory=Saved)
     warnings: list[str] = field(default_factory=list)
+    questions: dict[str, ApprovalAsked] = field(default_factory=dict)
+    """What waits for a person, by key."""
     result: RunResult | None = None
     now: float = 0.0
     """When the latest event happened, in seconds since the epoch."""
@@ -177,6 +181,10 @@ class Progress:
                 self._tool(event)
             case Compacted():
                 self._compacted(event)
+            case ApprovalAsked():
+                self.questions[event.key] = event
+            case SignalTaken():
+                self._heed(event)
             case BudgetReached(limit=limit):
                 self.warnings.append(f"budget reached, {limit}")
             case BreakerChanged(endpoint=endpoint, state=state):
@@ -296,6 +304,7 @@ class Progress:
             case ToolStarted():
                 calls[event.key] = Call(event.name, event.arguments)
             case ToolReturned():
+                self.questions.pop(event.key, None)
                 calls.setdefault(event.key, Call(event.name, "")).returned = event
                 if event.cut:
                     left_out = event.characters - int(event.cut.partition(" ")[0])
@@ -304,6 +313,13 @@ class Progress:
                         saved.characters += left_out
             case ToolProgress() if event.key in calls:
                 calls[event.key].said = event.text
+
+    def _heed(self, event: SignalTaken) -> None:
+        self.questions.pop(event.key, None)
+        node = self.node(event.path) if event.path else self.root
+        node.notes.append(" ".join((f"{event.signal} by {event.by}", *map(str, event.data.values()))))
+        if node.state == "waiting":
+            node.state, node.result = "running", ""
 
     def _turn(self, event: Event) -> Turn:
         """Return the turn that a key `path:turn:kind` speaks of."""
