@@ -41,6 +41,8 @@ async def browser_open(url: str, ctx: ToolContext) -> ToolResult:
         ctx.network.check_url(url)
     elif re.match(r"(?i)(?!file:)[a-z][a-z0-9+.-]+:", url):
         raise ToolError(f"{url[:200]!r} is not opened; give https://…, http://…, or a file of the workspace")
+    await tabs.free()
+    tabs = await _tabs(ctx)
     response = await tabs.open(url if remote else tabs.site.address(url))
     if response is None:
         return await _told(tabs, "this address is a file, which is downloaded instead of shown")
@@ -298,7 +300,7 @@ async def _tabs(ctx: ToolContext) -> Tabs:
         chromium = await ctx.keep("browser", open_browser)
     open_own = partial(open_tabs, chromium, ctx.settings, ctx.workspace, ctx.network, ctx.threads)
     tabs = await ctx.keep("tabs", open_own, "loop")
-    if tabs.chromium is not chromium:
+    if tabs.stuck or tabs.chromium is not chromium:
         await ctx.drop("tabs", "loop")
         tabs = await ctx.keep("tabs", open_own, "loop")
     return tabs

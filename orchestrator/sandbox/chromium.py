@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from asyncio.subprocess import Process
 
     from playwright.async_api import Browser, Playwright
-    from playwright.async_api._context_manager import PlaywrightContextManager
 
+STARTING = 60.0
+"""Seconds that the browser may take to be there."""
 STOPPING = 3.0
 """Seconds in which the browser may end by itself; then it is killed."""
 _SYSTEM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -38,7 +39,8 @@ _NOWHERE = {"server": "http://127.0.0.1:1", "bypass": "<-loopback>"}
 _ARGUMENTS = (
     "--disable-quic",
     "--dns-prefetch-disable",
-    "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
+    "--webrtc-ip-handling-policy=disable_non_proxied_udp",
+    "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",  # the same for Chromium's headless shell
     "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",  # names are the proxy's to resolve
     "--disable-domain-reliability",
     "--no-pings",
@@ -115,19 +117,17 @@ async def open_chromium(settings: BrowserSettings, threads: ThreadPool) -> Async
             browser = await _launched(await asyncio.shield(starting), settings, home)
         except failures() as error:
             raise ToolError(f"the browser does not start: {reason(error)}") from error
-        yield Chromium(browser, home / "drafts", _driver(manager))
+        yield Chromium(browser, home / "drafts", manager._client._transport._proc)
     finally:
         with suppress(TimeoutError, failures()):
             async with asyncio.timeout(STOPPING):
                 await (await starting).stop()
-        with suppress(ProcessLookupError, AttributeError):
-            _driver(manager).kill()
+        if manager._client:  # Playwright shows its process, and why that ended, to nobody else
+            transport = manager._client._transport
+            transport.on_error_future.cancel()
+            with suppress(ProcessLookupError):
+                transport._proc.kill()
         await threads.run(_clear, home)
-
-
-def _driver(manager: PlaywrightContextManager) -> Process:
-    """Return the process that Playwright runs, which it shows to nobody."""
-    return manager._client._transport._proc  # type: ignore[union-attr]
 
 
 async def _launched(playwright: Playwright, settings: BrowserSettings, home: Path) -> Browser:
@@ -141,7 +141,7 @@ async def _launched(playwright: Playwright, settings: BrowserSettings, home: Pat
         chromium_sandbox=os.geteuid() != 0,  # Chromium has no sandbox for root
         proxy=_NOWHERE,  # type: ignore[arg-type]
         args=[*_ARGUMENTS, *settings.args],
-        timeout=settings.timeout * 1000,
+        timeout=STARTING * 1000,
         handle_sigint=False,  # Ctrl-C is for the run, which then closes the browser
         handle_sigterm=False,
         handle_sighup=False,

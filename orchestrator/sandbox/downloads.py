@@ -68,28 +68,29 @@ class Downloads:
                 self._none.set()
 
     async def _save(self, download: Download, name: str) -> str:
-        why = f"it took more than {SECONDS:g} s"
+        why: str | None = f"it took more than {SECONDS:g} s"
         with suppress(TimeoutError):
             async with asyncio.timeout(SECONDS), asyncio.TaskGroup() as group:
-                watching = group.create_task(self._too_large(download))
-                failure = await download.failure()
-                watching.cancel()
-            if watching.done() and not watching.cancelled():
-                why = f"it is larger than {format_size(MAX_SIZE)}"
-            elif failure is None:
-                path = await self._threads.run(self._keep, await download.path(), name)
-                await download.delete()
-                return f"downloaded {path}"
-            else:
-                why = failure
+                ending = group.create_task(download.failure())
+                growing = group.create_task(self._too_large())
+                await asyncio.wait((ending, growing), return_when=asyncio.FIRST_COMPLETED)
+                if ending.done():
+                    growing.cancel()
+                    why = await ending
+                else:
+                    why = f"it is larger than {format_size(MAX_SIZE)}"
+                    await download.cancel()
+        if why is None:
+            path = await self._threads.run(self._keep, await download.path(), name)
+            await download.delete()
+            return f"downloaded {path}"
         await download.cancel()
         return f"{name} was not downloaded: {why}"
 
-    async def _too_large(self, download: Download) -> None:
+    async def _too_large(self) -> None:
         """Return when a file grows too large."""
         while max(map(_size, self._drafts.iterdir()), default=0) <= MAX_SIZE:  # noqa: ASYNC110 - no event tells it
             await asyncio.sleep(_LOOK)
-        await download.cancel()
 
     def _keep(self, source: Path, name: str) -> str:
         """Copy a file to a free name in the workspace."""

@@ -24,6 +24,8 @@ ACTING = 5.0
 """Seconds until an element must be ready for an action."""
 LOADING = 10.0
 """Seconds that a page may go on loading before it is shown as it is."""
+OPENING = 5.0
+"""Seconds that a new tab may take to be there."""
 CLOSING = 2.0
 """Seconds that closing may take; what is left then ends with the browser."""
 MAX_TABS = 10
@@ -55,7 +57,11 @@ class Tabs:
         self._context, self._proxy = context, proxy
         self._current: Page | None = None
         self._notes: Counter[str] = Counter()
+        self.stuck = False
+        """A page could be closed no more: open new tabs, in processes of their own."""
         self._crashed = False
+        self._opening = 0
+        self._opened = asyncio.Event()
         context.on("page", self._on_page)
         context.on("dialog", self._on_dialog)
         context.on("download", self._on_download)
@@ -87,6 +93,15 @@ class Tabs:
                 return self.site.shown(self.page.url)
         return ()
 
+    async def free(self) -> None:
+        """Close the current page if it is so busy that it cannot be left."""
+        if self._current in self.all and self._current is not None:
+            try:
+                async with asyncio.timeout(ACTING):
+                    await self._current.evaluate("0")
+            except (TimeoutError, failures()):
+                await self._give_up()
+
     async def open(self, url: str) -> Response | None:
         """Load a page into the current tab, and wait until it is there.
 
@@ -100,7 +115,9 @@ class Tabs:
         self._proxy.refusals.clear()
         self.downloads.begun.clear()
         async with self._acting(f"{self.site.shown(url)} was not opened"):
-            page = page or await self._context.new_page()
+            if page is None:
+                page = await self._context.new_page()
+                await self._watch(page)
             self._current = page
             try:
                 response = await page.goto(url, wait_until="commit", timeout=self.seconds * 1000)
@@ -112,8 +129,9 @@ class Tabs:
                     await page.wait_for_url("chrome-error://**", wait_until="commit", timeout=1000)
                 raise
             await self._loaded(page)
-        if why := self._proxy.why(page.url):
-            raise ToolError(f"{self.site.shown(url)} was not opened: {why}")
+            if why := self._proxy.why(page.url):
+                await page.goto("about:blank")
+                raise ToolError(f"{self.site.shown(url)} was not opened: {why}")
         return response
 
     @asynccontextmanager
@@ -130,7 +148,9 @@ class Tabs:
         url = page.url
         async with self._acting(what):
             yield page
-            if page.url != url and not page.is_closed():
+            if self._opening:
+                await self._new_tab()
+            elif page.url != url and not page.is_closed():
                 await self._loaded(page)
 
     async def element(self, page: Page, ref: str) -> Locator:
@@ -206,12 +226,14 @@ class Tabs:
             raise ToolError(self.site.shown(f"{what}: {why or reason(error)}")) from None
 
     async def _give_up(self) -> None:
-        """Close the current page, also when it is stuck."""
+        """Close the current page; if it is too stuck for that, all of them have to go."""
         page, self._current = self._current, None
         if page is not None:
-            with suppress(TimeoutError, failures()):
+            try:
                 async with asyncio.timeout(ACTING):
                     await page.close()
+            except (TimeoutError, failures()):
+                self.stuck = True
 
     async def _loaded(self, page: Page) -> None:
         try:
@@ -220,6 +242,24 @@ class Tabs:
             if "Timeout" not in str(error):
                 raise
             self._note("the page is still loading; this is what there is")
+
+    async def _watch(self, page: Page) -> None:
+        """Learn of tabs that a page opens when it does; Playwright tells of them once they have an answer."""
+
+        def opening(event: object) -> None:
+            self._opening += 1
+            self._opened.clear()
+
+        session = await self._context.new_cdp_session(page)
+        session.on("Page.windowOpen", opening)
+        await session.send("Page.enable")
+
+    async def _new_tab(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(OPENING):
+                await self._opened.wait()
+                await self._loaded(self.page)
+        self._opening = 0
 
     def _note(self, text: str) -> None:
         if text in self._notes or len(self._notes) < MAX_NOTES:
@@ -230,14 +270,17 @@ class Tabs:
     async def _on_page(self, page: Page) -> None:
         page.on("crash", self._on_crash)
         if self._current is None:
-            return
+            return  # our own first one
         if len(self.all) > MAX_TABS:
             self._note(f"a new tab was closed at once; {MAX_TABS} are open")
             with suppress(failures()):
                 await page.close()
         else:
             self._current = page
+            self._opened.set()
             self._note("a new tab was opened and is now the current one")
+            with suppress(failures()):
+                await self._watch(page)
 
     def _on_crash(self, page: Page) -> None:
         self._crashed = True
