@@ -32,7 +32,13 @@ class Gate:
     """Hosts that the role may reach; a person wrote them down."""
 
     def question(
-        self, key: str, tool: Tool, arguments: Mapping[str, Any], text: str, loop: tuple[Conversation, LoopWorkspace]
+        self,
+        key: str,
+        tool: Tool,
+        arguments: Mapping[str, Any],
+        text: str,
+        loop: tuple[Conversation, LoopWorkspace],
+        goes_to: str = "",
     ) -> ApprovalAsked | None:
         """Return what a person is asked before a call; None: nothing.
 
@@ -42,6 +48,7 @@ class Gate:
             arguments: As the tool gets them.
             text: The same as JSON.
             loop: What the loop has read, and its files.
+            goes_to: Where it sends data besides what its arguments say.
         """
         conversation, workspace = loop
         sources = tuple(conversation.sources)
@@ -52,7 +59,7 @@ class Gate:
                 effect=tool.effect,
                 outward=tool.outward,
                 approval=tool.approval,
-                destinations=tuple(destinations(arguments, tool.destinations)),
+                destinations=(*destinations(arguments, tool.destinations), *filter(None, [goes_to])),
             )
             named = (*self.context.words, *self.context.constraints, *self.allow)
             trust = Trust(

@@ -40,6 +40,11 @@ class Resources:
         value: T = await asyncio.shield(held.opened)
         return value
 
+    def held(self, key: Hashable) -> Any:
+        """Return what is open under a key, or None."""
+        held = self._held.get(key)
+        return held.opened.result() if held and held.opened.done() and not held.failed else None
+
     async def drop(self, key: Hashable) -> None:
         """Close what is kept under a key, if there is anything; the next `get` opens it anew."""
         if held := self._held.pop(key, None):

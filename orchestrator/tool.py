@@ -96,6 +96,10 @@ class ToolContext:
         """
         return await self.scopes[scope].get(key, open)
 
+    def kept(self, key: Hashable, scope: Scope = "run") -> Any:
+        """Return what is kept under a key, or None where nothing is open."""
+        return self.scopes[scope].held(key)
+
     async def drop(self, key: Hashable, scope: Scope = "run") -> None:
         """Close what is kept under a key, so that the next `keep` opens it anew."""
         await self.scopes[scope].drop(key)
@@ -134,6 +138,8 @@ class Tool:
     """What it returns may be written by strangers."""
     destinations: tuple[str, ...] = ()
     """Names of the arguments that say where data goes."""
+    goes_to: Callable[[ToolContext], str] | None = None
+    """Says where else a call sends data, as to the page that is open; an empty text: unknown."""
     outward: bool = True
     """It may reach somebody outside the run; False: it changes only the workspace and the run itself."""
     approval: bool = False
@@ -208,6 +214,7 @@ def tool(
     cut: bool = True,
     untrusted: bool = False,
     destinations: Sequence[str] = (),
+    goes_to: Callable[[ToolContext], str] | None = None,
     outward: bool = True,
     approval: bool = False,
     asks: bool = False,

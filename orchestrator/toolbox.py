@@ -177,7 +177,8 @@ class Toolbox:
         for job in jobs:
             if job.tool and job.arguments is not None:
                 loop = (self.conversation, self.workspace)
-                job.question = self.gate.question(job.key, job.tool, job.arguments, job.text, loop)
+                goes_to = job.tool.goes_to(self._context_of(job)) if job.tool.goes_to else ""
+                job.question = self.gate.question(job.key, job.tool, job.arguments, job.text, loop, goes_to)
         asked = [job for job in jobs if job.question]
         if self.context.people.reachable:
             self.gate.ask(job.question for job in asked if job.question)

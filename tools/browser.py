@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import PurePosixPath
 from typing import Annotated, Literal
@@ -23,7 +25,13 @@ MAX_WAIT = 60.0
 toolset = Toolset(BrowserSettings, missing)
 
 
-@tool(effect="idempotent", timeout=None, untrusted=True, destinations=("url",))
+def _where(ctx: ToolContext) -> str:
+    """Say where an action on the page leads: a person who named its host need not be asked."""
+    tabs: Tabs | None = ctx.kept("tabs", "loop")
+    return tabs.where if tabs else ""
+
+
+@tool(effect="read", timeout=None, untrusted=True, destinations=("url",))
 async def browser_open(url: str, ctx: ToolContext) -> ToolResult:
     """Open a web page, or an HTML file of the workspace, in the browser.
 
@@ -35,22 +43,20 @@ async def browser_open(url: str, ctx: ToolContext) -> ToolResult:
     Returns:
         The page's title and status, and its elements with their references.
     """
-    tabs = await _tabs(ctx)
     remote = url.lower().startswith(("http:", "https:"))
     if remote:
         ctx.network.check_url(url)
     elif re.match(r"(?i)(?!file:)[a-z][a-z0-9+.-]+:", url):
         raise ToolError(f"{url[:200]!r} is not opened; give https://…, http://…, or a file of the workspace")
-    await tabs.free()
-    tabs = await _tabs(ctx)
-    response = await tabs.open(url if remote else tabs.site.address(url))
-    if response is None:
-        return await _told(tabs, "this address is a file, which is downloaded instead of shown")
-    status = f"Status: {response.status} {response.status_text}".rstrip() + "\n\n" if remote else ""
-    return await _told(tabs, status + await _elements(tabs))
+    async with _tabs(ctx) as tabs:
+        response = await tabs.open(url if remote else tabs.site.address(url))
+        if response is None:
+            return await _told(tabs, "this address is a file, which is downloaded instead of shown")
+        status = f"Status: {response.status} {response.status_text}".rstrip() + "\n\n" if remote else ""
+        return await _told(tabs, status + await _elements(tabs))
 
 
-@tool(effect="read", timeout=None, untrusted=True)
+@tool(effect="read", timeout=None, untrusted=True, outward=False)
 async def browser_read(
     ctx: ToolContext, form: Literal["elements", "text"] = "elements", ref: str | None = None
 ) -> ToolResult:
@@ -66,11 +72,11 @@ async def browser_read(
     Returns:
         The page's title and URL, then what was read.
     """
-    tabs = await _tabs(ctx)
-    return await _told(tabs, await (_elements if form == "elements" else _text)(tabs, ref))
+    async with _tabs(ctx) as tabs:
+        return await _told(tabs, await (_elements if form == "elements" else _text)(tabs, ref))
 
 
-@tool(effect="once", timeout=None, untrusted=True)
+@tool(effect="once", timeout=None, untrusted=True, goes_to=_where)
 async def browser_click(ref: str, ctx: ToolContext, double: bool = False) -> ToolResult:
     """Click an element of the page: a link, a button, a checkbox.
 
@@ -83,13 +89,13 @@ async def browser_click(ref: str, ctx: ToolContext, double: bool = False) -> Too
     Returns:
         Which page is shown then, and what else happened: dialogs, new tabs, downloads.
     """
-    tabs = await _tabs(ctx)
-    async with tabs.acting(f"{ref} was not clicked") as page:
-        await (await tabs.element(page, ref)).click(click_count=2 if double else 1)
-    return await _told(tabs, f"clicked {ref}")
+    async with _tabs(ctx) as tabs:
+        async with tabs.acting(f"{ref} was not clicked") as page:
+            await (await tabs.element(page, ref)).click(click_count=2 if double else 1)
+        return await _told(tabs, f"clicked {ref}")
 
 
-@tool(effect="once", timeout=None, untrusted=True)
+@tool(effect="once", timeout=None, untrusted=True, goes_to=_where)
 async def browser_type(ref: str, text: str, ctx: ToolContext, submit: bool = False, keys: bool = False) -> ToolResult:
     """Put a text into a field of the page, in place of what it holds.
 
@@ -104,16 +110,16 @@ async def browser_type(ref: str, text: str, ctx: ToolContext, submit: bool = Fal
     Returns:
         Which page is shown then, and what else happened.
     """
-    tabs = await _tabs(ctx)
-    async with tabs.acting(f"nothing was typed into {ref}") as page:
-        field = await tabs.element(page, ref)
-        await (field.press_sequentially(text) if keys else field.fill(text))
-        if submit:
-            await field.press("Enter")
-    return await _told(tabs, f"typed {len(text)} characters into {ref}")
+    async with _tabs(ctx) as tabs:
+        async with tabs.acting(f"nothing was typed into {ref}") as page:
+            field = await tabs.element(page, ref)
+            await (field.press_sequentially(text) if keys else field.fill(text))
+            if submit:
+                await field.press("Enter")
+        return await _told(tabs, f"typed {len(text)} characters into {ref}")
 
 
-@tool(effect="once", timeout=None, untrusted=True)
+@tool(effect="once", timeout=None, untrusted=True, goes_to=_where)
 async def browser_press(key: str, ctx: ToolContext, ref: str | None = None) -> ToolResult:
     """Press a key, or keys together.
 
@@ -126,13 +132,13 @@ async def browser_press(key: str, ctx: ToolContext, ref: str | None = None) -> T
     Returns:
         Which page is shown then, and what else happened.
     """
-    tabs = await _tabs(ctx)
-    async with tabs.acting(f"{key!r} was not pressed") as page:
-        await ((await tabs.element(page, ref)).press(key) if ref else page.keyboard.press(key))
-    return await _told(tabs, f"pressed {key}")
+    async with _tabs(ctx) as tabs:
+        async with tabs.acting(f"{key!r} was not pressed") as page:
+            await ((await tabs.element(page, ref)).press(key) if ref else page.keyboard.press(key))
+        return await _told(tabs, f"pressed {key}")
 
 
-@tool(effect="once", timeout=None, untrusted=True)
+@tool(effect="once", timeout=None, untrusted=True, goes_to=_where)
 async def browser_select(ref: str, values: list[str], ctx: ToolContext) -> ToolResult:
     """Choose from a list of options of the page.
 
@@ -145,13 +151,13 @@ async def browser_select(ref: str, values: list[str], ctx: ToolContext) -> ToolR
     Returns:
         Which page is shown then, and what else happened.
     """
-    tabs = await _tabs(ctx)
-    async with tabs.acting(f"nothing was chosen in {ref}") as page:
-        chosen = await (await tabs.element(page, ref)).select_option(values)
-    return await _told(tabs, f"chosen in {ref}: {', '.join(chosen) or 'nothing'}")
+    async with _tabs(ctx) as tabs:
+        async with tabs.acting(f"nothing was chosen in {ref}") as page:
+            chosen = await (await tabs.element(page, ref)).select_option(values)
+        return await _told(tabs, f"chosen in {ref}: {', '.join(chosen) or 'nothing'}")
 
 
-@tool(effect="idempotent", timeout=None, untrusted=True)
+@tool(effect="read", timeout=None, untrusted=True, outward=False)
 async def browser_scroll(
     ctx: ToolContext, to: Literal["down", "up", "top", "bottom"] = "down", ref: str | None = None
 ) -> ToolResult:
@@ -166,12 +172,12 @@ async def browser_scroll(
     Returns:
         Where on the page the screen is then.
     """
-    tabs = await _tabs(ctx)
-    async with tabs.acting("the page was not scrolled") as page:
-        if ref:
-            await (await tabs.element(page, ref)).scroll_into_view_if_needed()
-        top, height = await page.evaluate(_SCROLL, None if ref else to)
-    return await _told(tabs, f"the screen shows the page from pixel {top} on, of {height}")
+    async with _tabs(ctx) as tabs:
+        async with tabs.acting("the page was not scrolled") as page:
+            if ref:
+                await (await tabs.element(page, ref)).scroll_into_view_if_needed()
+            top, height = await page.evaluate(_SCROLL, None if ref else to)
+        return await _told(tabs, f"the screen shows the page from pixel {top} on, of {height}")
 
 
 _SCROLL = """(to) => {
@@ -182,7 +188,7 @@ _SCROLL = """(to) => {
 }"""
 
 
-@tool(effect="idempotent", timeout=None, untrusted=True)
+@tool(effect="read", timeout=None, untrusted=True, outward=False)
 async def browser_wait(
     ctx: ToolContext,
     text: str | None = None,
@@ -201,20 +207,20 @@ async def browser_wait(
     Returns:
         Which page is shown then, and what else happened.
     """
-    tabs = await _tabs(ctx)
-    await tabs.downloads.wait(seconds or MAX_WAIT)
-    async with tabs.acting("the wait was in vain") as page:
-        limit = (seconds or tabs.seconds) * 1000
-        if text is not None:
-            await page.get_by_text(text).filter(visible=True).first.wait_for(timeout=limit)
-        if gone is not None:
-            await page.get_by_text(gone).filter(visible=True).first.wait_for(state="hidden", timeout=limit)
-        if text is gone is None and seconds:
-            await page.wait_for_timeout(limit)
-    return await _told(tabs)
+    async with _tabs(ctx) as tabs:
+        await tabs.downloads.wait(seconds or MAX_WAIT)
+        async with tabs.acting("the wait was in vain", waiting=seconds or 0) as page:
+            limit = (seconds or tabs.seconds) * 1000
+            if text is not None:
+                await page.get_by_text(text).filter(visible=True).first.wait_for(timeout=limit)
+            if gone is not None:
+                await page.get_by_text(gone).filter(visible=True).first.wait_for(state="hidden", timeout=limit)
+            if text is gone is None and seconds:
+                await page.wait_for_timeout(limit)
+        return await _told(tabs)
 
 
-@tool(effect="idempotent", timeout=None, untrusted=True)
+@tool(effect="idempotent", timeout=None, untrusted=True, outward=False)
 async def browser_screenshot(
     ctx: ToolContext, path: str | None = None, full_page: bool = False, ref: str | None = None
 ) -> ToolResult:
@@ -230,30 +236,30 @@ async def browser_screenshot(
     Returns:
         The file; you see the picture too if you can see pictures.
     """
-    tabs = await _tabs(ctx)
-    path = path or _free_name(ctx)
-    if PurePosixPath(path).suffix.lower() != ".png":
-        raise ToolError(f"path={path!r}: a screenshot is a PNG file; name it as page.png")
-    async with tabs.acting("no picture was taken") as page:
-        limit = tabs.seconds * 1000
-        if ref:
-            data = await (await tabs.element(page, ref)).screenshot(timeout=limit)
-        elif full_page:
-            width, height = await page.evaluate("[innerWidth, document.documentElement.scrollHeight]")
-            data = await page.screenshot(
-                full_page=True,
-                clip={"x": 0, "y": 0, "width": width, "height": min(height, MAX_HEIGHT)},
-                timeout=limit,
-            )
-        else:
-            data = await page.screenshot(timeout=limit)
-    artifact = await ctx.threads.run(ctx.workspace.write, path, data)
-    image = Image(artifact.path, "image/png", base64.b64encode(data).decode())
-    told = await _told(tabs, f"{artifact.path} written")
-    return ToolResult(told.content, images=(image,), untrusted=told.untrusted)
+    async with _tabs(ctx) as tabs:
+        path = path or _free_name(ctx)
+        if PurePosixPath(path).suffix.lower() != ".png":
+            raise ToolError(f"path={path!r}: a screenshot is a PNG file; name it as page.png")
+        async with tabs.acting("no picture was taken") as page:
+            limit = tabs.seconds * 1000
+            if ref:
+                data = await (await tabs.element(page, ref)).screenshot(timeout=limit)
+            elif full_page:
+                width, height = await page.evaluate("[innerWidth, document.documentElement.scrollHeight]")
+                data = await page.screenshot(
+                    full_page=True,
+                    clip={"x": 0, "y": 0, "width": width, "height": min(height, MAX_HEIGHT)},
+                    timeout=limit,
+                )
+            else:
+                data = await page.screenshot(timeout=limit)
+        artifact = await ctx.threads.run(ctx.workspace.write, path, data)
+        image = Image(artifact.path, "image/png", base64.b64encode(data).decode())
+        told = await _told(tabs, f"{artifact.path} written")
+        return ToolResult(told.content, images=(image,), untrusted=told.untrusted)
 
 
-@tool(effect="idempotent", timeout=None, untrusted=True)
+@tool(effect="read", timeout=None, untrusted=True, outward=False)
 async def browser_back(ctx: ToolContext) -> ToolResult:
     """Go back to the page before.
 
@@ -262,14 +268,14 @@ async def browser_back(ctx: ToolContext) -> ToolResult:
     Returns:
         The page's title and URL, and its elements with their references.
     """
-    tabs = await _tabs(ctx)
-    async with tabs.acting("there was no going back") as page:
-        if await page.go_back(wait_until="commit", timeout=tabs.seconds * 1000) is None:
-            raise ToolError("there is no page before this one in this tab; open one with browser_open")
-    return await _told(tabs, await _elements(tabs))
+    async with _tabs(ctx) as tabs:
+        async with tabs.acting("there was no going back") as page:
+            if await page.go_back(wait_until="commit", timeout=tabs.seconds * 1000) is None:
+                raise ToolError("there is no page before this one in this tab; open one with browser_open")
+        return await _told(tabs, await _elements(tabs))
 
 
-@tool(effect="idempotent", timeout=None, untrusted=True)
+@tool(effect="read", timeout=None, untrusted=True, outward=False)
 async def browser_tabs(ctx: ToolContext, show: int | None = None, close: int | None = None) -> ToolResult:
     """List the tabs of the browser; show or close one.
 
@@ -282,17 +288,18 @@ async def browser_tabs(ctx: ToolContext, show: int | None = None, close: int | N
     Returns:
         A line for each tab: its number and its URL.
     """
-    tabs = await _tabs(ctx)
-    if close is not None:
-        await tabs.close(close)
-    if show is not None:
-        await tabs.show(show)
-    lines = [f"{number}: {tabs.site.shown(page.url)}" for number, page in enumerate(tabs.all, 1)]
-    return await _told(tabs, "\n".join(lines) or "no tab is open")
+    async with _tabs(ctx) as tabs:
+        if close is not None:
+            await tabs.close(close)
+        if show is not None:
+            await tabs.show(show)
+        lines = [f"{number}: {tabs.site.shown(page.url)}" for number, page in enumerate(tabs.all, 1)]
+        return await _told(tabs, "\n".join(lines) or "no tab is open")
 
 
-async def _tabs(ctx: ToolContext) -> Tabs:
-    """Return the loop's tabs, in a browser that is alive; both are opened on first use."""
+@asynccontextmanager
+async def _tabs(ctx: ToolContext) -> AsyncIterator[Tabs]:
+    """Give the loop's tabs to one call at a time, in a browser that is alive; both are opened on first use."""
     open_browser = partial(open_chromium, ctx.settings, ctx.threads)
     chromium = await ctx.keep("browser", open_browser)
     if not chromium.alive:
@@ -300,10 +307,11 @@ async def _tabs(ctx: ToolContext) -> Tabs:
         chromium = await ctx.keep("browser", open_browser)
     open_own = partial(open_tabs, chromium, ctx.settings, ctx.workspace, ctx.network, ctx.threads)
     tabs = await ctx.keep("tabs", open_own, "loop")
-    if tabs.stuck or tabs.chromium is not chromium:
+    if tabs.chromium is not chromium:
         await ctx.drop("tabs", "loop")
         tabs = await ctx.keep("tabs", open_own, "loop")
-    return tabs
+    async with tabs.turn:
+        yield tabs
 
 
 async def _told(tabs: Tabs, text: str = "") -> ToolResult:

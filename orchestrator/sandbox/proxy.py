@@ -153,7 +153,6 @@ class Proxy:
     async def _connect(self, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Connect to a host, at an address that was checked."""
         place = _place(host, port)
-        self.refusals.pop(place, None)
         try:
             addresses = await self.guard.resolve(host, port)
         except ToolError as error:
@@ -165,6 +164,7 @@ class Proxy:
                 async with asyncio.timeout(CONNECTING):
                     streams = await asyncio.open_connection(address, port)
                     self.reached = True
+                    self.refusals.pop(place, None)
                     return streams
             except OSError as error:  # TimeoutError is one
                 failed = error

@@ -43,28 +43,44 @@ class Tabs:
     Every action is bounded: a page that does not answer is closed, and the model is told.
     """
 
+    _context: BrowserContext
+
     def __init__(
-        self,
-        chromium: Chromium,
-        context: BrowserContext,
-        proxy: Proxy,
-        site: WorkspaceSite,
-        downloads: Downloads,
-        seconds: float,
+        self, chromium: Chromium, settings: BrowserSettings, proxy: Proxy, site: WorkspaceSite, downloads: Downloads
     ) -> None:
         self.chromium, self.site, self.downloads = chromium, site, downloads
-        self.seconds = seconds
-        self._context, self._proxy = context, proxy
+        self.turn = asyncio.Lock()
+        """Whoever uses the tabs holds it: calls of one message go one after the other."""
+        self._settings, self._proxy = settings, proxy
         self._current: Page | None = None
         self._notes: Counter[str] = Counter()
-        self.stuck = False
-        """A page could be closed no more: open new tabs, in processes of their own."""
         self._crashed = False
         self._opening = 0
         self._opened = asyncio.Event()
-        context.on("page", self._on_page)
-        context.on("dialog", self._on_dialog)
-        context.on("download", self._on_download)
+
+    async def begin(self) -> None:
+        """Open a browsing context, with no tab yet."""
+        size = self._settings
+        self._context = await self.chromium.browser.new_context(
+            proxy={"server": self._proxy.url, "bypass": "<-loopback>"},
+            viewport={"width": size.width, "height": size.height},
+            service_workers="block",
+        )
+        self._context.set_default_timeout(ACTING * 1000)
+        self._context.on("page", self._on_page)
+        self._context.on("dialog", self._on_dialog)
+        self._context.on("download", self._on_download)
+
+    async def aclose(self) -> None:
+        """Close all tabs."""
+        with suppress(TimeoutError, failures()):
+            async with asyncio.timeout(CLOSING):
+                await self._context.close()
+
+    @property
+    def seconds(self) -> float:
+        """How long a page may take to answer."""
+        return self._settings.timeout
 
     @property
     def page(self) -> Page:
@@ -93,14 +109,13 @@ class Tabs:
                 return self.site.shown(self.page.url)
         return ()
 
-    async def free(self) -> None:
-        """Close the current page if it is so busy that it cannot be left."""
-        if self._current in self.all and self._current is not None:
-            try:
-                async with asyncio.timeout(ACTING):
-                    await self._current.evaluate("0")
-            except (TimeoutError, failures()):
-                await self._give_up()
+    @property
+    def where(self) -> str:
+        """Where an action on the current page leads, as policy asks; unknown if the page is of several origins."""
+        with suppress(ToolError):
+            if not (self._proxy.reached and self.site.holds(self.page.url)):
+                return self.site.shown(self.page.url)
+        return ""
 
     async def open(self, url: str) -> Response | None:
         """Load a page into the current tab, and wait until it is there.
@@ -111,7 +126,7 @@ class Tabs:
         Raises:
             ToolError: It cannot be reached, or may not.
         """
-        page = self._current if self._current in self.all else None
+        page = await self._free()
         self._proxy.refusals.clear()
         self.downloads.begun.clear()
         async with self._acting(f"{self.site.shown(url)} was not opened"):
@@ -135,18 +150,19 @@ class Tabs:
         return response
 
     @asynccontextmanager
-    async def acting(self, what: str) -> AsyncIterator[Page]:
+    async def acting(self, what: str, *, waiting: float = 0) -> AsyncIterator[Page]:
         """Give the current page to an action, and wait until a page that it opens is there.
 
         Args:
             what: What was not done, if the action fails.
+            waiting: Seconds that it waits by intent.
 
         Raises:
             ToolError: The page cannot do it, or answers no more.
         """
         page = self.page
         url = page.url
-        async with self._acting(what):
+        async with self._acting(what, waiting):
             yield page
             if self._opening:
                 await self._new_tab()
@@ -209,10 +225,10 @@ class Tabs:
         return self.all[number - 1]
 
     @asynccontextmanager
-    async def _acting(self, what: str) -> AsyncIterator[None]:
+    async def _acting(self, what: str, waiting: float = 0) -> AsyncIterator[None]:
         """Turn what Playwright raises into words for the model; close a page that does not answer."""
         try:
-            async with asyncio.timeout(self.seconds + LOADING + ACTING):
+            async with asyncio.timeout(waiting + self.seconds + LOADING + ACTING):
                 yield
         except TimeoutError:
             await self._give_up()
@@ -225,15 +241,27 @@ class Tabs:
             why = next(iter(self._proxy.refusals.values()), "") if "net::" in str(error) else ""
             raise ToolError(self.site.shown(f"{what}: {why or reason(error)}")) from None
 
+    async def _free(self) -> Page | None:
+        """Return the current page, unless it is so busy that it cannot be left: that is closed."""
+        if self._current not in self.all or self._current is None:
+            return None
+        try:
+            async with asyncio.timeout(ACTING):
+                await self._current.evaluate("0")
+        except (TimeoutError, failures()):
+            await self._give_up()
+        return self._current
+
     async def _give_up(self) -> None:
-        """Close the current page; if it is too stuck for that, all of them have to go."""
+        """Close the current page; if it is too stuck for that, all of them: new ones get processes of their own."""
         page, self._current = self._current, None
-        if page is not None:
-            try:
-                async with asyncio.timeout(ACTING):
+        try:
+            async with asyncio.timeout(ACTING):
+                if page is not None:
                     await page.close()
-            except (TimeoutError, failures()):
-                self.stuck = True
+        except (TimeoutError, failures()):
+            await self.aclose()
+            await self.begin()
 
     async def _loaded(self, page: Page) -> None:
         try:
@@ -316,16 +344,9 @@ async def open_tabs(
     """
     site = WorkspaceSite(workspace, threads)
     async with open_proxy(guard, site.serve) as proxy:
-        context = await chromium.browser.new_context(
-            proxy={"server": proxy.url, "bypass": "<-loopback>"},
-            viewport={"width": settings.width, "height": settings.height},
-            service_workers="block",
-        )
-        context.set_default_timeout(ACTING * 1000)
+        tabs = Tabs(chromium, settings, proxy, site, Downloads(chromium.drafts, workspace, threads))
+        await tabs.begin()
         try:
-            downloads = Downloads(chromium.drafts, workspace, threads)
-            yield Tabs(chromium, context, proxy, site, downloads, settings.timeout)
+            yield tabs
         finally:
-            with suppress(TimeoutError, failures()):
-                async with asyncio.timeout(CLOSING):
-                    await context.close()
+            await tabs.aclose()

@@ -10,10 +10,14 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from orchestrator import Orchestrator, Role
+from orchestrator.events import ApprovalAsked
 from orchestrator.png import read_png
 from orchestrator.resources import Resources
+from orchestrator.role import Network
 from orchestrator.sandbox import tabs
 from orchestrator.sandbox.chromium import BrowserSettings, Chromium
+from orchestrator.testing import ScriptedServer, call, text
 from orchestrator.workspace import Workspace
 from tests.browsing import TOOLS, Surfer, Web, serving
 from tests.parts import require
@@ -299,3 +303,36 @@ async def test_what_acts_is_told_apart_from_what_reads() -> None:
     assert acting == {"browser_click", "browser_type", "browser_press", "browser_select"}
     assert TOOLS["browser_open"].destinations == ("url",)
     assert all(tool.untrusted for tool in TOOLS.values())
+
+
+async def test_a_person_is_asked_before_an_action_on_a_page_that_the_user_did_not_name(
+    tmp_path: Path, shop: Web
+) -> None:
+    """The destination of a click is the page that it is on."""
+
+    questions: list[str] = []
+
+    async def approve(question: ApprovalAsked) -> bool:
+        questions.append(question.destination)
+        return True
+
+    agent = Role(
+        name="agent",
+        description="Acts.",
+        prompt="Act.",
+        tools=("browser_open", "browser_click"),
+        network=Network(allow=("127.0.0.0/8",)),
+    )
+    for goal, destinations in (
+        ("look around in the shop", [f"{shop.url}/"]),
+        (f"look around on {shop.place}", []),
+    ):
+        # opening the shop does not ask: nothing that strangers wrote has been read by then
+        steps = [call("browser_open", {"url": shop.url}), call("browser_click", {"ref": "e3"}), text("done")]
+        async with (
+            ScriptedServer(steps) as server,
+            Orchestrator(model="m", base_url=server.base_url, roles=[agent], approve=approve) as orchestrator,
+        ):
+            questions.clear()
+            assert (await orchestrator.run_role("agent", goal)).status == "done"
+        assert questions == destinations
