@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
@@ -52,6 +53,8 @@ class Window:
     settings: Fitting
     goal: str = ""
     opening: int = 1
+    asked: Counter[int] = field(default_factory=Counter)
+    """Model calls made for it before each turn."""
 
     @property
     def weight(self) -> Weight:
@@ -83,7 +86,7 @@ class Window:
         self.conversation.compact(change)
         change = replace(change, tokens_after=self.tokens, hash=self.conversation.hash)
         self.caller.context.log.add(change)
-        return True
+        return change.tokens_after < before
 
 
 @dataclass(slots=True)
@@ -116,8 +119,6 @@ class _Draft:
     shortened: dict[int, str] = field(default_factory=dict)
     became: list[int | Message] | None = None
     """What stands for the turns before the last one."""
-    asked: int = 0
-    """Model calls made."""
 
     def __post_init__(self) -> None:
         conversation = self.window.conversation
@@ -266,8 +267,8 @@ class _Draft:
         """Make a call of the engine's own; nothing when there is no answer."""
         caller = self.window.caller
         messages = (Message("system", prompt), Message("user", asked))
-        key = record_key(caller.path, self.turn, kind, self.asked)
-        self.asked += 1
+        key = record_key(caller.path, self.turn, kind, self.window.asked[self.turn])
+        self.window.asked[self.turn] += 1
         request = Request(key, messages, params=caller.role.params, max_output=self._summary_tokens)
         try:
             reply = await caller.call(request, Weight(*(counts_of(message) for message in messages)))
