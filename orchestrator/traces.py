@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import threading
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -15,6 +16,8 @@ from orchestrator.workspace import LoopWorkspace
 
 MAX_RECORDED = 1_000
 """Files of one program that become artifacts."""
+MAX_LISTED = 50
+"""Files that an observation names."""
 
 
 class Mark(NamedTuple):
@@ -37,15 +40,25 @@ class Changes:
     unrecorded: int = 0
     """Files beyond the number that is recorded."""
 
+    def lines(self) -> Iterator[str]:
+        """Say what was done, for whoever called the program."""
+        for what, files in (("written", self.written), ("deleted", self.deleted)):
+            if files:
+                more = f" and {len(files) - MAX_LISTED} more" if len(files) > MAX_LISTED else ""
+                yield f"{what}: {', '.join(files[:MAX_LISTED])}{more}"
+        yield from self.undone[:MAX_LISTED]
+        if self.unrecorded:
+            yield f"{self.unrecorded} more files were changed; they do not count as results of the run"
+
 
 class Traces:
     """The files of one run, as programs of several loops change them at the same time. Safe to use from threads.
 
     Args:
-        user: Who programs run as; where this process is root, the files are given to them.
+        user: Who programs run as; where this process is root, the files are given to them. None: as this process.
     """
 
-    def __init__(self, user: int) -> None:
+    def __init__(self, user: int | None) -> None:
         self._user = user
         self._marks: dict[str, Mark] = {}
         self._kept: dict[str, str | None] = {}
@@ -101,12 +114,12 @@ class Traces:
             self._marks[file], self._kept[file] = mark, workspace.keep(file)
 
 
-def look(root: Path, user: int, group: int | None = None) -> dict[str, Mark]:
+def look(root: Path, user: int | None, group: int | None = None) -> dict[str, Mark]:
     """Return the regular files of a folder; hidden ones are left out, as in listings.
 
     Args:
         root: The folder.
-        user: Where this process is root, everything in it is given to this user.
+        user: Where this process is root, everything in it is given to this user, if there is one.
         group: What has this group is given back to the owner's.
     """
     found = {}
@@ -123,12 +136,12 @@ def look(root: Path, user: int, group: int | None = None) -> dict[str, Mark]:
     return found
 
 
-def _given(name: str, folder: int, user: int, group: int | None) -> os.stat_result:
+def _given(name: str, folder: int, user: int | None, group: int | None) -> os.stat_result:
     """Make the user the owner of a file, wherever a program has led its name meanwhile; return its status."""
     status = os.stat(name, dir_fd=folder, follow_symlinks=False)
-    root = os.geteuid() == 0
-    if status.st_gid == group or (root and status.st_uid != user):
-        os.chown(name, *((user, user) if root else (-1, os.getegid())), dir_fd=folder, follow_symlinks=False)
+    to = user if os.geteuid() == 0 else None
+    if status.st_gid == group or to not in (None, status.st_uid):
+        os.chown(name, *((-1, os.getegid()) if to is None else (to, to)), dir_fd=folder, follow_symlinks=False)
         status = os.stat(name, dir_fd=folder, follow_symlinks=False)
     return status
 

@@ -176,7 +176,7 @@ class Workspace:
             if not path.exists() and not relative.isascii():  # the same name may be stored decomposed, or composed
                 forms = (self.root / unicodedata.normalize(form, relative) for form in ("NFC", "NFD"))
                 path = next((p for p in forms if p.exists()), path)
-        real = Path(os.path.realpath(path))
+            real = Path(os.path.realpath(path))  # fails where a program changes a link meanwhile
         if not real.is_relative_to(self.root):
             raise ToolError(f"{name!r} leads out of the workspace; {_LOOKS}")
         if ENGINE_FOLDER in real.relative_to(self.root).parts:

@@ -12,8 +12,6 @@ from orchestrator.sandbox.docker import DockerSandbox, DockerSettings
 from orchestrator.sandbox.engine import missing
 from orchestrator.traces import Changes, Traces
 
-MAX_LISTED = 50
-"""Files that an observation names."""
 _KILLED = 137
 """Exit code of a program that the kernel ended."""
 
@@ -72,10 +70,4 @@ def _words(ran: Ran, changes: Changes, settings: DockerSettings) -> Iterator[str
     elif ran.exit_code:
         yield f"Error: exit code {ran.exit_code}"
     yield ran.output.rstrip("\n") or "(nothing was printed)"
-    for what, files in (("written", changes.written), ("deleted", changes.deleted)):
-        if files:
-            more = f" and {len(files) - MAX_LISTED} more" if len(files) > MAX_LISTED else ""
-            yield f"{what}: {', '.join(files[:MAX_LISTED])}{more}"
-    yield from changes.undone[:MAX_LISTED]
-    if changes.unrecorded:
-        yield f"{changes.unrecorded} more files were changed; they do not count as results of the run"
+    yield from changes.lines()

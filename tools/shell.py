@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import nullcontext
+from itertools import count
 from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
@@ -11,6 +13,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
 from orchestrator import ToolContext, ToolResult, Toolset, tool
 from orchestrator.commands import AllowList
 from orchestrator.sandbox.processes import run_command
+from orchestrator.traces import Traces
 
 _KEPT = 200_000
 """Bytes of output that are kept."""
@@ -59,23 +62,29 @@ async def run_shell(command: str, ctx: ToolContext) -> ToolResult:
         command: As git log --oneline | head -5. Only commands that the settings allow can run.
 
     Returns:
-        What it printed, then its exit code.
+        What it printed, its exit code, and which files it changed.
     """
     settings: Settings = ctx.settings
     line = AllowList.read(settings.allow).checked(command)
-    ended = await run_command(
-        ("/bin/sh", "-c", line),
-        folder=ctx.workspace.root,
-        environment=_environment(settings),
-        seconds=settings.timeout,
-        kept=_KEPT,
-    )
+    traces, numbers = await ctx.keep("shell", lambda: nullcontext((Traces(None), count(1))))
+    number = -next(numbers)  # no group of files has a negative one
+    await ctx.threads.run(traces.before, ctx.workspace, ctx.path, number)
+    try:
+        ended = await run_command(
+            ("/bin/sh", "-c", line),
+            folder=ctx.workspace.root,
+            environment=_environment(settings),
+            seconds=settings.timeout,
+            kept=_KEPT,
+        )
+    finally:
+        changes = await ctx.threads.run(traces.after, ctx.workspace, number)
     how = f"exit code {ended.code}"
     if ended.code is None:
         how = f"stopped after {settings.timeout:g} s, with all that it started; the output may be incomplete"
     return ToolResult(
-        f"{ended.output.rstrip()}\n({how})".lstrip("\n"),
-        value={"output": ended.output, "exit_code": ended.code},
+        "\n".join([ended.output.rstrip(), f"({how})", *changes.lines()]).lstrip("\n"),
+        value={"output": ended.output, "exit_code": ended.code, "files": changes.written},
         error=ended.code != 0,
         untrusted="a command that reaches out" if _OUTWARD.search(command) else None,
     )

@@ -40,7 +40,7 @@ async def test_an_allowed_command_runs_in_the_workspace(bench: Bench) -> None:
     bench.put("区域.csv", "a\n")
     result = await bench("run_shell", command="pwd && ls | cat")
     assert result.content == f"{bench.root}\n区域.csv\n(exit code 0)"
-    assert result.value == {"output": f"{bench.root}\n区域.csv\n", "exit_code": 0}
+    assert result.value == {"output": f"{bench.root}\n区域.csv\n", "exit_code": 0, "files": []}
     assert not result.error
     assert result.untrusted is None
 
@@ -62,7 +62,22 @@ async def test_a_command_that_is_not_allowed_does_not_run(bench: Bench) -> None:
 
 async def test_a_star_allows_anything(bench: Bench) -> None:
     on(bench, "*")
-    assert await bench.text("run_shell", command="x=$(echo 1); echo $((x + 1)) > a; cat a") == "2\n(exit code 0)"
+    assert await bench.text("run_shell", command="x=$(echo 1); echo $((x + 1)) > a; cat a") == (
+        "2\n(exit code 0)\nwritten: a"
+    )
+
+
+async def test_what_a_command_changes_belongs_to_its_loop_and_can_be_undone(bench: Bench) -> None:
+    on(bench, "*")
+    await bench("write_file", path="theirs.txt", content="theirs", loop="ori/b")
+    bench.put("old.txt", "old")
+    result = await bench("run_shell", command="echo new > old.txt; echo x > new.txt; echo mine > theirs.txt")
+    assert "written: new.txt, old.txt\n" in result.content
+    assert "'theirs.txt' was written by ori/b and belongs to it" in result.content
+    assert (bench.root / "theirs.txt").read_text() == "theirs"
+    kept = {change.file: (change.created, change.before is not None) for change in bench.stored}
+    assert kept["old.txt"] == (False, True)
+    assert kept["new.txt"] == (True, False)
 
 
 async def test_secrets_of_the_environment_are_not_passed_on(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
