@@ -29,6 +29,7 @@ NOT_COPIED = shutil.ignore_patterns(
 )
 SECONDS = 20
 """A test without its guard may hang; this is long for any that does not."""
+SKIPPED = "skipped: a part that its test needs is not on this machine"
 BROKEN = ("NameError", "UnboundLocalError", "ImportError", "ModuleNotFoundError", "SyntaxError", "IndentationError")
 """Errors of the change itself, not of what the guard kept away."""
 
@@ -101,6 +102,8 @@ def pytest(copy: Path, *tests: str) -> tuple[int, str]:
 
 def fault_of(guard: Guard, code: int, output: str) -> str | None:
     """Say why a run without the guard does not show what the guard is for, or None."""
+    if re.search(r"^1 skipped", output, re.MULTILINE):
+        return SKIPPED
     if code == 0:
         return "the test stays green without the guard"
     reasons = re.findall(r"^FAILED .+?(?: - (.*))?$", output, re.MULTILINE)
@@ -132,14 +135,17 @@ def main(ids: list[str]) -> int:
     if code:
         print(output, "Red although every guard is in place: nothing was taken out.", "0 passed, 1 failed", sep="\n")
         return 1
-    failed = 0
+    failed = skipped = 0
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for guard, fault in zip(guards, pool.map(check, guards), strict=True):
-            failed += fault is not None
-            print(f"{guard.id}  {'FAILED' if fault else 'red without its guard'}  {guard.test}", flush=True)
+            skipped += fault == SKIPPED
+            failed += fault not in (None, SKIPPED)
+            verdict = "skipped" if fault == SKIPPED else "FAILED" if fault else "red without its guard"
+            print(f"{guard.id}  {verdict}  {guard.test}", flush=True)
             if fault:
                 print("     " + fault.replace("\n", "\n     "))
-    print(f"{len(guards) - failed} passed, {failed} failed")
+    left_out = f", {skipped} skipped" if skipped else ""
+    print(f"{len(guards) - failed - skipped} passed, {failed} failed{left_out}")
     return int(failed > 0)
 
 

@@ -464,6 +464,17 @@ def test_a_scenario_that_cannot_run_fails_and_the_others_go_on(project: Path, or
     assert "scenarios/bad.yaml:1: unknown key 'gaol'; did you mean 'goal'?" in said.out and "PASS hello" in said.out
 
 
+def test_a_scenario_whose_tools_are_missing_is_skipped_with_what_mends_that(
+    project: Path, ori: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{project}/none.sock")
+    (project / "scenarios/code.yaml").write_text("goal: x\nchecks: [{tools: {called: [run_code]}}]\n", "utf-8")
+    said = ori("test", "hello", "code")
+    assert said.status == 0
+    assert "SKIP code\n  run_code: there is no container engine at" in said.out
+    assert said.out.splitlines()[-1] == "2 scenarios, 1 passed, 0 failed, 1 skipped"
+
+
 def test_a_folder_without_scenarios_is_an_error(project: Path, ori: Any) -> None:
     said = ori("test", "tools")
     assert said.status == 2 and "no scenario" in said.err

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.checks import CheckResult, evaluate
+from orchestrator.checks import CheckResult, ToolsCheck, evaluate
 from orchestrator.errors import ConfigError
 from orchestrator.handle import RunHandle
 from orchestrator.redact import Redactor
@@ -220,14 +220,19 @@ class Tested:
     checks: tuple[CheckResult, ...] = ()
     error: str = ""
     """Why it could not run."""
+    skipped: str = ""
+    """What this machine lacks to run it."""
 
     @property
     def passed(self) -> bool:
         """It ran, and every check holds."""
-        return not self.error and all(check.passed for check in self.checks)
+        return not self.skipped and not self.error and all(check.passed for check in self.checks)
 
     def lines(self) -> Iterator[str]:
         """Say it for people: what failed with what was expected and what was found."""
+        if self.skipped:
+            yield f"SKIP {self.scenario}\n  {self.skipped}"
+            return
         yield f"{'PASS' if self.passed else 'FAIL'} {self.scenario}" + (f" (run {self.run})" if self.run else "")
         if self.error:
             yield f"  {self.error}"
@@ -247,9 +252,12 @@ def test(args: Namespace) -> Report:
 
     with redirect_stdout(sys.stderr):
         tested = interrupt.run(work())
-    failed = sum(not one.passed for one in tested)
+    skipped, passed = sum(bool(one.skipped) for one in tested), sum(one.passed for one in tested)
+    failed = len(tested) - passed - skipped
     lines = [line for one in tested for line in one.lines()]
-    lines.append(f"{len(tested)} scenarios, {len(tested) - failed} passed, {failed} failed")
+    lines.append(
+        f"{len(tested)} scenarios, {passed} passed, {failed} failed" + (f", {skipped} skipped" * bool(skipped))
+    )
     data = [asdict(one) | {"passed": one.passed} for one in tested]
     return Report(data=data, text="\n".join(lines), status=FAILED if failed else DONE)
 
@@ -270,6 +278,8 @@ async def _test(orchestrator: Orchestrator, name: str, live: bool, interrupt: In
     _say(f"{title} …")
     try:
         scenario = orchestrator.catalog.scenario(name)
+        if lacking := _lacking(orchestrator, scenario):
+            return Tested(title, skipped=lacking)
         handle = orchestrator.start_scenario(scenario, replay=not live)
         interrupt.notice = _interrupted(handle)
         async with handle:
@@ -278,3 +288,11 @@ async def _test(orchestrator: Orchestrator, name: str, live: bool, interrupt: In
     except ConfigError as error:
         return Tested(title, error=str(error))
     return Tested(title, result.run_id, tuple(checks))
+
+
+def _lacking(orchestrator: Orchestrator, scenario: Scenario) -> str:
+    """Say which of the tools that a scenario must call this machine cannot offer, and what mends that."""
+    catalog = orchestrator.catalog
+    wanted = {name for check in scenario.checks if isinstance(check, ToolsCheck) for name in check.tools.called}
+    missing = {name: catalog.tool(name).missing() for name in sorted(wanted.intersection(catalog.tool_names))}
+    return "; ".join(f"{name}: {why}" for name, why in missing.items() if why)

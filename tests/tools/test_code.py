@@ -18,8 +18,6 @@ from orchestrator.tool import ToolResult
 from tests.parts import require
 from tests.tools.conftest import Bench
 
-require("docker")
-
 COUNTDOWN = 2.0
 """Seconds of a call that is stopped on purpose."""
 
@@ -28,6 +26,7 @@ class Coder(Bench):
     """A bench whose tools include `run_code` with these settings."""
 
     def __init__(self, folder: Path, **settings: Any) -> None:
+        require("docker")
         super().__init__(folder)
         folder.chmod(0o755)
         self.configure(code={"image": BUILT, **settings})
