@@ -5,15 +5,16 @@ from __future__ import annotations
 import csv
 import io
 import json
+import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from orchestrator.errors import ToolError, nearest
-from orchestrator.files import read_regular
+from orchestrator.files import format_size, read_regular
 from orchestrator.texts import decode
 
 Cell = str | None
@@ -24,6 +25,8 @@ JSON_LINES = frozenset({".jsonl", ".ndjson"})
 EXCEL = frozenset({".xlsx", ".xlsm", ".xlsb", ".xls", ".ods"})
 TABLES = DELIMITED | JSON_LINES | EXCEL
 """Suffixes of the files that are tables."""
+MAX_INFLATED = 400_000_000
+"""Bytes of the largest workbook, unpacked; its cells take about four times that in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,10 +158,28 @@ def _workbook(path: Path, name: str) -> Any:
         import python_calamine
     except ImportError:
         raise missing_part() from None
+    stream = io.BytesIO(read_regular(path, name))
     try:
-        return python_calamine.CalamineWorkbook.from_filelike(io.BytesIO(read_regular(path, name)))
-    except python_calamine.CalamineError as error:
+        if _inflates_beyond(stream, MAX_INFLATED):
+            raise ToolError(f"{name!r} holds more than {format_size(MAX_INFLATED)}; save it as CSV")
+        return python_calamine.CalamineWorkbook.from_filelike(stream)
+    except (python_calamine.CalamineError, zipfile.BadZipFile) as error:
         raise ToolError(f"{name!r} cannot be opened as a workbook: {error}") from None
+
+
+def _inflates_beyond(stream: BinaryIO, most: int) -> bool:
+    """Whether a packed file unpacks to more than so many bytes; what its own directory says is not believed."""
+    if not zipfile.is_zipfile(stream):
+        return False  # workbooks of before 2007 are not packed
+    left = most
+    with zipfile.ZipFile(stream) as archive:
+        for entry in archive.infolist():
+            entry.file_size = 2**62
+            with archive.open(entry) as content:
+                while left >= 0 and (piece := content.read(1_000_000)):
+                    left -= len(piece)
+    stream.seek(0)
+    return left < 0
 
 
 def missing_part() -> ToolError:

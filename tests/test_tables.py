@@ -4,12 +4,14 @@ import asyncio
 import json
 import threading
 import time
+import zipfile
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from orchestrator import sheets
 from orchestrator.errors import ToolError
 from orchestrator.tables import Rows, preview, query, query_in_thread
 from orchestrator.threads import ThreadPool
@@ -360,3 +362,18 @@ def test_a_preview_needs_no_database(root: Path) -> None:
     put(root, "t.csv", "a,b\n" + "".join(f"{n},00{n}\n" for n in range(30)))
     rows, total = preview(root / "t.csv", "t.csv", 2)
     assert (rows.columns, rows.rows, total) == (("a", "b"), [("0", "000"), ("1", "001")], 30)
+
+
+@pytest.mark.parametrize("declared", [True, False], ids=["declared", "hidden"])
+def test_a_workbook_that_unpacks_without_end_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, declared: bool
+) -> None:
+    monkeypatch.setattr(sheets, "MAX_INFLATED", 5_000_000)
+    file = tmp_path / "bomb.xlsx"
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("xl/worksheets/sheet1.xml", bytes(6_000_000))
+    if not declared:
+        small = (6_000_000).to_bytes(4, "little"), (60).to_bytes(4, "little")
+        file.write_bytes(file.read_bytes().replace(*small))
+    with pytest.raises(ToolError, match=r"'bomb\.xlsx' holds more than 5\.0 MB; save it as CSV"):
+        preview(file, "bomb.xlsx", 5)

@@ -279,14 +279,11 @@ class TestHostilePrograms:
 
     async def test_a_zip_bomb(self, hasty: Coder) -> None:
         code = (
-            "import zipfile\nwith zipfile.ZipFile('bomb.xlsx', 'w', zipfile.ZIP_DEFLATED) as z:\n"
-            "    with z.open('xl/worksheets/sheet1.xml', 'w', force_zip64=True) as f:\n"
-            "        for i in range(50): f.write(bytes(10**6))\n"
-            "zipfile.ZipFile('bomb.xlsx').extractall('out')"
+            "import zipfile\nwith zipfile.ZipFile('bomb.zip', 'w', zipfile.ZIP_DEFLATED) as z:\n"
+            "    z.writestr('bomb', bytes(30 * 10**6))\n"
+            "zipfile.ZipFile('bomb.zip').extractall('out')"
         )
-        assert "File too large" in await hasty.fails(code)
-        with pytest.raises(ToolError):
-            await hasty("preview", path="bomb.xlsx")
+        assert "File too large" in await hasty.fails(code)  # workbooks as bombs: tests/test_tables.py
         await self.still_works(hasty)
 
     async def test_a_repr_that_prints_for_ever(self, hasty: Coder) -> None:
