@@ -81,6 +81,8 @@ class Caller:
             ModelError: There is no answer.
             OutOfBudget: There never will be room for the call.
         """
+        if (said := self.context.past.said.get(request.key)) is not None:
+            return Reply(said)
         output = request.max_output or self.output
         prompt = self.meter.tokens(weight.whole)
         async with self.context.ledger.call(self.path, self.model, prompt, output, moment) as call:

@@ -13,7 +13,7 @@ from orchestrator.context import RunContext
 from orchestrator.errors import MemoryStoreError
 from orchestrator.events import Event, RunEnded, RunStarted, VariableSet, Warned
 from orchestrator.fitting import quote
-from orchestrator.loop import AgentLoop
+from orchestrator.loop import Given
 from orchestrator.results import RunResult
 
 GOALS = 10
@@ -22,23 +22,20 @@ _ANSWER = 500
 """Characters of each answer that it quotes."""
 
 
-async def recall(context: RunContext, loop: AgentLoop, task: str) -> None:
-    """Tell a loop what is remembered about its task, behind its first message: never in the static head."""
+async def recall(context: RunContext, path: str, task: str) -> list[Given]:
+    """Return what the loop at `path` is told of memories about its task, behind its first message."""
     try:
         memories = await context.memory.recall(task)
     except MemoryStoreError as error:
-        context.log.add(Warned(path=loop.path, text=str(error)))
-        return
-    if memories:
-        listed = "\n".join(f"- {memory.text}" for memory in memories)
-        sources = {source: None for memory in memories for source in memory.untrusted}
-        loop.give(listed, introduced=context.text("memories"), sources=sources)
+        context.log.add(Warned(path=path, text=str(error)))
+        return []
+    listed = "\n".join(f"- {memory.text}" for memory in memories)
+    sources = {source: None for memory in memories for source in memory.untrusted}
+    return [Given(context.text("memories"), listed, tuple(sources))] if memories else []
 
 
-def session(context: RunContext, earlier: Sequence[Event]) -> tuple[str, tuple[str, ...]]:
+def session(context: RunContext, earlier: Sequence[Event]) -> list[Given]:
     """Take over the variables of a session's earlier runs, and return a digest of them, a line for each.
-
-    Beside it stands what strangers may have written that it carries words of.
 
     Args:
         context: The run.
@@ -58,7 +55,7 @@ def session(context: RunContext, earlier: Sequence[Event]) -> tuple[str, tuple[s
                 context.variables.pop(event.name, None)
             case VariableSet():
                 context.variables.seen_by(partial(tuple, event.sources), tuple)[event.name] = event.value
-    return "\n".join(told[-GOALS:]), tuple(sources)
+    return [Given(context.text("session"), "\n".join(told[-GOALS:]), tuple(sources))] if told else []
 
 
 async def keep(context: RunContext, result: RunResult) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from orchestrator.events import Compacted
-from orchestrator.messages import Message, MessageRole, ToolCall
+from orchestrator.messages import Message, ToolCall
 from orchestrator.models.tokens import NOTHING, Counts, count, together
 from orchestrator.models.wire import encode, scrubbed, wire_arguments
 
@@ -118,10 +118,6 @@ class Conversation:
         for message, key in zip(messages, keys, strict=True):
             self.append(message, key)
         self._observed = observed
-
-    def has(self, role: MessageRole) -> bool:
-        """Whether there is a message of this kind."""
-        return any(message.role == role for message in self._messages)
 
     def last_text(self) -> str:
         """Return the text of the last assistant message that has any, or an empty string."""

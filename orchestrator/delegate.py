@@ -66,10 +66,12 @@ class Planner:
     rejected: int = 0
     open: PlanAdded | None = None
     """What was added last, until its outcomes are told."""
+    reopened: tuple[str, ...] = ()
+    """What is tried again, until its outcomes are told."""
 
     def __post_init__(self) -> None:
         if past := self.context.past.plans.get(self.path):
-            self.plan, self.rejected, self.open = past.plan, past.rejected, past.open
+            self.plan, self.rejected, self.open, self.reopened = past.plan, past.rejected, past.open, past.reopened
 
     @property
     def tools(self) -> set[str]:
@@ -121,6 +123,12 @@ class Planner:
                 raise LoopStopped("plan_invalid", Failure(FailureKind.bad_model_output, message)) from None
             self._add(addition, call, [addition.ids], call.template or scenario)
         [ids] = await self._outcomes()
+        return self._table(ids)
+
+    async def run_reopened(self) -> str:
+        """Run what is tried again, and return the table of its outcomes."""
+        await self._run()
+        ids, self.reopened = self.reopened, ()
         return self._table(ids)
 
     async def _invoke(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:

@@ -140,6 +140,14 @@ Way = Literal["first", "again", "fallback"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlanReopened(Event):
+    """Subtasks that have ended are tried again."""
+
+    type: Literal["plan.reopened"] = "plan.reopened"
+    ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SubtaskStarted(Event):
     """A subtask got its slot and works."""
 
@@ -457,6 +465,7 @@ AnyEvent = Union[  # noqa: UP007 - built at run time for the decoder
     PlanProposed,
     PlanRejected,
     PlanAdded,
+    PlanReopened,
     SubtaskStarted,
     LoopClosing,
     SubtaskWaiting,

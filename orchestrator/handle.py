@@ -7,7 +7,7 @@ import secrets
 import time
 import traceback
 from collections import defaultdict
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -21,13 +21,14 @@ from orchestrator.context import RunContext, Variables
 from orchestrator.delegate import NAME as DELEGATE
 from orchestrator.delegate import Planner, sources_of
 from orchestrator.errors import ConfigError, JournalError, LoopStopped, OriError, RunStopped
-from orchestrator.events import Event, RunEnded, RunResumed, RunStarted, Warned
+from orchestrator.events import Event, PlanReopened, RunEnded, RunResumed, RunStarted, Warned
 from orchestrator.failure import Failure, FailureKind
 from orchestrator.inbox import give_word
 from orchestrator.journal import Signal
 from orchestrator.journal.log import RunLog, Subscription
 from orchestrator.ledger import Ledger
 from orchestrator.limits import Deadline, Limits
+from orchestrator.loop import Given
 from orchestrator.memory import Owner, Recollection
 from orchestrator.messages import Json
 from orchestrator.models import Model
@@ -69,6 +70,8 @@ class RunHandle:
         self.run_id = order.run if isinstance(order, Resumption) else _new_id()
         self.order = order if isinstance(order, Order) else Order(goal="")  # the log knows it
         self._past = Past()
+        self.before: Sequence[Event] = ()
+        """What happened in the run before this handle."""
         self._house = house
         self._home = house.home / "runs" / self.run_id
         self.passing = passing
@@ -120,7 +123,8 @@ class RunHandle:
             context = await self._context()
             if self._followed:
                 self._events = self._log.subscribe(passing=self.passing)
-            self._log.add(self._going_on(context) if self._resumed else self._started(context))
+            for event in self._going_on(self._resumed, context) if self._resumed else [self._started(context)]:
+                self._past.apply(self._log.add(event))
             for error in self._house.catalog.unreadable:
                 self._log.add(Warned(text=f"tools are missing: {error}"))
             for text in context.offer.missing:
@@ -366,29 +370,36 @@ class RunHandle:
         Raises:
             ConfigError: It cannot go on in this way.
         """
-        past = self._past = Past.of(await self._house.journal.events(self.run_id))
+        self.before = await self._house.journal.events(self.run_id)
+        past = self._past = Past.of(self.before)
         if past.started is None:
             raise JournalError(f"the log of run {self.run_id} does not begin with its start")
-        if resumed.message is not None and past.ended is None:
-            raise ConfigError(f"run {self.run_id} has not ended; resume it first, without a message")
-        if resumed.message is None and past.ended and past.ended.result.stop_reason not in _CAN_GO_ON:
-            status = past.ended.result.status
-            raise ConfigError(f"run {self.run_id} has ended ({status}); only a message can make it go on")
+        anew = resumed.message is not None or resumed.retry
+        if anew and past.ended is None:
+            raise ConfigError(f"run {self.run_id} has not ended; first let it go on: ori resume {self.run_id}")
+        if not anew and past.ended and past.ended.result.stop_reason not in _CAN_GO_ON:
+            raise ConfigError(
+                f"run {self.run_id} has ended ({past.ended.result.status}); what did not succeed can be tried again "
+                f"(ori retry {self.run_id}), and a message makes it go on (--message)"
+            )
         self.order = Order.of(past.started)
         self._log.go_on(past.seq, past.at)
 
-    def _going_on(self, context: RunContext) -> RunResumed:
-        past, resumed = self._past, self._resumed
-        assert resumed is not None
+    def _going_on(self, resumed: Resumption, context: RunContext) -> Iterator[Event]:
+        past, root = self._past, self.order.root
         calls = [intent for intent in past.intents.values() if intent.name != DELEGATE]
-        return RunResumed(
+        again = past.plans[root].plan.to_retry(resumed.first) if resumed.retry and root in past.plans else ()
+        message = context.text("try_again") if resumed.retry and not again else resumed.message
+        yield RunResumed(
             reused=past.replies + len(past.returned),
             again=len(past.called) + len(calls),
             paid_twice=len(past.called),
             changed=context.workspace.changed(),
-            message=resumed.message,
+            message=message,
             **(self._frozen(context) if resumed.refresh else {}),
         )
+        if again:
+            yield PlanReopened(path=root, ids=again)
 
     def _frozen(self, context: RunContext) -> dict[str, Any]:
         """Return what loops are made from, as it is now."""
@@ -436,39 +447,38 @@ class RunHandle:
     async def _solve(self, context: RunContext, workers: Workers) -> Ending:
         """Open the root loop, tell it the goal, and run it to its end."""
         order = self.order
+        given = [] if order.root in context.past.loops else await self._given(context)
         loop = await workers.opening.open(context.roles[order.root], order.root, goal=order.goal, output=order.schema)
         planner = workers.opening.planners.get(order.root)
-        fresh = not loop.begun
-        earlier: tuple[str, tuple[str, ...]] = "", ()
-        if fresh:
+        if not loop.begun:
             loop.say(self._brief(context, planner))
-            earlier = await self._session(context)
-        if self._resumed and self._resumed.message:
-            if planner:
-                planner.open = None
-            loop.say(self._resumed.message)
-        elif planner and order.plan and not loop.conversation.has("data"):
+            loop.give(*given)
+        if context.past.message:
+            loop.say(context.past.message)
+        elif planner and planner.reopened:
+            async with loop.shift.limited():
+                table = await planner.run_reopened()
+            sources = sources_of(planner.plan.outcomes.values())
+            loop.give(Given(context.text("tried_again"), table, sources))
+        elif planner and order.plan and not loop.turn and (planner.open or not planner.plan.subtasks):
             async with loop.shift.limited():
                 table = await planner.run_ready(order.plan, order.scenario)
             answer = planner.plan.outcomes.get(order.answer or "")
             if answer and answer.status == "done":
                 return Ending("done", "answer", answer.answer, answer.value, untrusted=answer.untrusted)
             sources = sources_of(planner.plan.outcomes.values())
-            loop.give(table, introduced=context.text("template_ran"), sources=sources)
-        if earlier[0]:
-            loop.give(earlier[0], introduced=context.text("session"), sources=earlier[1])
-        if fresh:
-            await carry.recall(context, loop, order.goal)
+            loop.give(Given(context.text("template_ran"), table, sources))
         async with loop.toolbox.resources:
             ending = await loop.run()
         return replace(ending, untrusted=tuple(loop.conversation.sources))
 
-    async def _session(self, context: RunContext) -> tuple[str, tuple[str, ...]]:
-        """Take over the variables of the session's earlier goals, and tell what came of those."""
-        if self.order.session is None:
-            return "", ()
-        earlier = await self._house.journal.session(self.order.session, self.order.user)
-        return carry.session(context, [event for event in earlier if event.run != self.run_id])
+    async def _given(self, context: RunContext) -> list[Given]:
+        """Take over the variables of the session's earlier goals; return what came of those, and what is remembered."""
+        given = await carry.recall(context, self.order.root, self.order.goal)
+        if self.order.session is not None:
+            earlier = await self._house.journal.session(self.order.session, self.order.user)
+            given = carry.session(context, [event for event in earlier if event.run != self.run_id]) + given
+        return given
 
     def _brief(self, context: RunContext, planner: Planner | None) -> str:
         """Word the first message: the goal, and what there is to work with."""

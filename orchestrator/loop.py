@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import orjson
 
@@ -24,6 +24,15 @@ from orchestrator.schema import RESULT_TOOL, result_schema
 from orchestrator.shift import Shift
 from orchestrator.stuck import Seen, Stuck
 from orchestrator.toolbox import Observation, Toolbox
+
+
+class Given(NamedTuple):
+    """What a loop is given to work with, besides words of the user."""
+
+    introduced: str
+    data: str
+    sources: tuple[str, ...] = ()
+    """What strangers may have written that it may carry words of."""
 
 
 class AgentLoop:
@@ -289,18 +298,17 @@ class AgentLoop:
             text: The message.
             sources: What strangers may have written that it may carry words of.
         """
-        for number, call in self.conversation.open_calls().items():  # it was stopped while they ran
-            stopped = Message("tool", self.context.text("call_stopped"), call_id=call.id)
-            self.add(stopped, record_key(self.path, self.turn, "tool", number))
-        self._restart()
+        self._leave_open_turn()
         self.add(Message("user", text, untrusted=tuple(sources)))
         prompt = self.caller.meter.tokens(self.window.weight.whole)
         self.context.ledger.set_aside(self.path, self.model, prompt, self.caller.output)
 
-    def give(self, data: str, introduced: str, sources: Iterable[str] = ()) -> None:
-        """Put in what other loops found, behind an introduction; both join the user message before them on the wire."""
-        self._note(introduced)
-        self.add(Message("data", data, untrusted=tuple(sources)))
+    def give(self, *given: Given) -> None:
+        """Put in what others found, each behind its introduction; all joins the user message before it on the wire."""
+        self._leave_open_turn()
+        for each in given:
+            self._note(each.introduced)
+            self.add(Message("data", each.data, untrusted=each.sources))
 
     def _note(self, text: str) -> None:
         """Say something to the model; it joins the message before it on the wire."""
@@ -310,10 +318,18 @@ class AgentLoop:
         """Put a message in, and record it."""
         self.context.say(self.conversation, self.path, message, key)
 
+    def _leave_open_turn(self) -> None:
+        """Answer the calls that were stopped while they ran, and go on from what comes now."""
+        for number, call in self.conversation.open_calls().items():
+            stopped = Message("tool", self.context.text("call_stopped"), call_id=call.id)
+            self.add(stopped, record_key(self.path, self.turn, "tool", number))
+        self._open = None
+        self._restart()
+
     def _restart(self) -> None:
-        """Count anew: the user has spoken."""
+        """Count anew: somebody asks."""
         self.answers.restart()
-        self._open = self.closing = None
+        self.closing = None
         self._asked_at = self.turn
 
     def _recall(self, past: LoopPast) -> None:
@@ -324,6 +340,6 @@ class AgentLoop:
                 self._open = turn.reply
                 break
             self._conclude(turn.reply, list(self.toolbox.recall(turn.reply.calls, turn.number)))
-            if turn.followed == "user":
+            if turn.followed == "asked":
                 self._restart()
         self.closing = past.closing

@@ -119,6 +119,10 @@ class Resumption:
     """One more word of the user; the run has ended."""
     refresh: bool = False
     """Loops that have not begun are as today's files say."""
+    retry: bool = False
+    """Try again what did not succeed; the run has ended."""
+    first: str | None = None
+    """Try this subtask again, and all that comes after it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

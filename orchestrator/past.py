@@ -22,6 +22,7 @@ from orchestrator.events import (
     ModelReplied,
     PlanAdded,
     PlanRejected,
+    PlanReopened,
     ReviewDone,
     RunEnded,
     RunResumed,
@@ -52,7 +53,7 @@ class TurnPast:
     reply: Reply
     closing: LoopClosing | None
     """Why the loop was asked to sum up, if it was."""
-    followed: Literal["", "note", "user", "reply"] = ""
+    followed: Literal["", "note", "asked", "reply"] = ""
     """What came after its tools had answered; nothing: what follows from the turn is still open."""
 
 
@@ -76,6 +77,8 @@ class PlanPast:
     plan: Plan = field(default_factory=Plan)
     open: PlanAdded | None = None
     """What was added last, while its outcomes have not been told."""
+    reopened: tuple[str, ...] = ()
+    """What is tried again, while its outcomes have not been told."""
     rejected: int = 0
 
 
@@ -84,6 +87,8 @@ class Past:
     """What happened in a run so far. Empty for a new run."""
 
     started: RunStarted | None = None
+    message: str | None = None
+    """What the user added, while it is not in a conversation."""
     frozen: RunStarted | RunResumed | None = None
     """Who said last what roles, tools, models and limits are."""
     ended: RunEnded | None = None
@@ -93,6 +98,8 @@ class Past:
     """By the path of the planner's loop."""
     attempts: dict[str, SubtaskStarted] = field(default_factory=dict)
     """The latest one of each subtask that has not ended, by the subtask's path."""
+    tried: dict[str, int] = field(default_factory=dict)
+    """How many attempts each subtask has had, by the subtask's path."""
     first: dict[str, float] = field(default_factory=dict)
     """When each subtask began, in seconds since the epoch."""
     reviews: dict[str, list[ReviewDone]] = field(default_factory=dict)
@@ -146,16 +153,14 @@ class Past:
             case RunEnded():
                 self.ended = event
             case RunResumed():
-                self.ended = None
-                self.called.clear()
-                self.frozen = event if event.roles else self.frozen
+                self._resume(event)
             case MessageAppended() | LoopClosing() | Compacted():
                 self._say(event)
             case ModelCalled() | ModelReplied() | ModelFailed():
                 self._model(event)
             case ToolStarted() | ToolReturned():
                 self._tool(event)
-            case PlanAdded() | PlanRejected():
+            case PlanAdded() | PlanRejected() | PlanReopened():
                 self._plan(event)
             case SubtaskStarted() | SubtaskEnded() | ReviewDone():
                 self._subtask(event)
@@ -194,11 +199,14 @@ class Past:
                 turn.reply = replace(turn.reply, content=message.content, calls=message.calls)
         elif loop.turns:
             turn = loop.turns[-1]
-            turn.followed = "user" if "user" in (message.role, turn.followed) else "note"
-            if message.role == "user":
-                loop.closing = None
+            if message.role == "note":
+                turn.followed = turn.followed or "note"
+            else:
+                turn.followed, loop.closing = "asked", None
+        if message.role == "user":
+            self.message = None
         if message.role == "data" and (plan := self.plans.get(event.path)):
-            plan.open = None  # the outcomes of a ready-made plan are given as data
+            plan.open, plan.reopened = None, ()  # the outcomes of a ready-made plan are given as data
 
     def _model(self, event: ModelCalled | ModelReplied | ModelFailed) -> None:
         if isinstance(event, ModelCalled):
@@ -230,10 +238,21 @@ class Past:
         if plan := self.plans.get(event.path):
             plan.open = None
 
-    def _plan(self, event: PlanAdded | PlanRejected) -> None:
+    def _resume(self, event: RunResumed) -> None:
+        self.ended, self.message = None, event.message
+        self.called.clear()
+        self.frozen = event if event.roles else self.frozen
+        if event.message and self.started and (plan := self.plans.get(self.started.root)):
+            plan.open = None  # whatever was going on, the user wants something else
+
+    def _plan(self, event: PlanAdded | PlanRejected | PlanReopened) -> None:
         past = self.plans.setdefault(event.path, PlanPast())
         if isinstance(event, PlanRejected):
             past.rejected += 1
+            return
+        if isinstance(event, PlanReopened):
+            past.plan.reopen(event.ids)
+            past.reopened = event.ids
             return
         new = tuple(Subtask.model_validate(subtask) for subtask in event.subtasks)
         past.plan.add(Addition(new, event.reused, event.mended))
@@ -245,7 +264,7 @@ class Past:
         match event:
             case SubtaskStarted():
                 path = event.path.removesuffix(f"~{event.attempt}")
-                self.attempts[path] = event
+                self.attempts[path], self.tried[path] = event, event.attempt
                 self.first.setdefault(path, event.at)
             case SubtaskEnded(path=path, outcome=outcome):
                 self.attempts.pop(path, None)

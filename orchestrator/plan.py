@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from orchestrator.errors import nearest
+from orchestrator.errors import ConfigError, nearest
 from orchestrator.results import Outcome
 
 ID_PATTERN = r"^\w[\w-]{0,39}$"
@@ -196,12 +196,31 @@ class Plan:
             if subtask.replaces is not None:
                 self.replaced[subtask.replaces] = subtask.id
         while revived := [id for id in self.outcomes if self._skipped_in_vain(id)]:
-            for id in revived:
-                del self.outcomes[id]
-                self.started.discard(id)
+            self.reopen(revived)
             opened += revived
         self.remaining = self._paths()
         return opened
+
+    def reopen(self, ids: Iterable[str]) -> None:
+        """Forget how subtasks ended, so that they run again."""
+        for id in ids:
+            self.outcomes.pop(id, None)
+            self.started.discard(id)
+
+    def to_retry(self, first: str | None = None) -> tuple[str, ...]:
+        """Return the ids to try again: those that did not succeed, or one and all that come after it.
+
+        Raises:
+            ConfigError: There is no such subtask.
+        """
+        if first is None:
+            return tuple(id for id, o in self.outcomes.items() if o.status != "done" and id not in self.replaced)
+        if first not in self.subtasks:
+            raise ConfigError(f"the plan has no subtask {first!r}{nearest(first, self.subtasks)}")
+        again = {self.current(first)}
+        while more := {s.id for s in self.subtasks.values() if again & set(self.needs(s))} - again:
+            again |= more
+        return tuple(id for id in self.subtasks if id in again)
 
     def _skipped_in_vain(self, id: str) -> bool:
         skipped = self.outcomes[id].status == "skipped" and id not in self.replaced

@@ -253,9 +253,20 @@ class Orchestrator:
         async with self.start_resumed(run_id, message, refresh=refresh) as handle:
             return await handle.result()
 
-    def start_resumed(self, run_id: str, message: str | None = None, *, refresh: bool = False) -> RunHandle:
-        """Return a run that goes on when its `async with` is entered; see `resume`."""
-        return RunHandle(self._house, Resumption(run=run_id, message=message, refresh=refresh))
+    async def retry(self, run_id: str, *, first: str | None = None, refresh: bool = False) -> RunResult:
+        """Try again what did not succeed in a run that has ended, and let its planner answer anew.
+
+        Args:
+            run_id: The run.
+            first: Id of a subtask: try it again whatever it came to, and all that comes after it.
+            refresh: As for `resume`.
+        """
+        async with self.start_resumed(run_id, retry=True, first=first, refresh=refresh) as handle:
+            return await handle.result()
+
+    def start_resumed(self, run_id: str, message: str | None = None, **options: Any) -> RunHandle:
+        """Return a run that goes on when its `async with` is entered. Takes what `resume` or `retry` takes."""
+        return RunHandle(self._house, Resumption(run=run_id, message=message, **options))
 
     async def plan(self, goal: str, **options: Any) -> Preview:
         """Ask for a plan and stop at the first accepted one. Takes what `start` takes."""

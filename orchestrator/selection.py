@@ -37,17 +37,14 @@ async def hidden_tools(caller: Caller, specs: Sequence[ToolSpec], task: str) -> 
 async def _scores(caller: Caller, specs: Sequence[ToolSpec], task: str) -> list[float]:
     """Let the model score all tools at once; nothing when there is no answer."""
     context, key = caller.context, record_key(caller.path, 0, "rank")
-    said = context.past.said.get(key)
-    if said is None:
-        listed = "\n".join(f"[{n}] {s.name}: {s.description.strip()[:_SAID]}" for n, s in enumerate(specs, 1))
-        asked = context.text("choose_tools_input", task=task, tools=listed)
-        messages = (Message("system", context.text("choose_tools")), Message("user", asked))
-        most = min(caller.output, _ANSWER * len(specs))
-        request = Request(key, messages, params=caller.role.params, max_output=most)
-        try:
-            reply = await caller.call(request, Weight(*(counts_of(message) for message in messages)), "first")
-        except (ModelError, OutOfBudget) as error:
-            context.log.add(Warned(path=caller.path, key=key, text=f"tools are chosen without the model: {error}"))
-            return []
-        said = reply.content
-    return read_scores(said, len(specs)) if said.strip() else []
+    listed = "\n".join(f"[{n}] {s.name}: {s.description.strip()[:_SAID]}" for n, s in enumerate(specs, 1))
+    asked = context.text("choose_tools_input", task=task, tools=listed)
+    messages = (Message("system", context.text("choose_tools")), Message("user", asked))
+    most = min(caller.output, _ANSWER * len(specs))
+    request = Request(key, messages, params=caller.role.params, max_output=most)
+    try:
+        reply = await caller.call(request, Weight(*(counts_of(message) for message in messages)), "first")
+    except (ModelError, OutOfBudget) as error:
+        context.log.add(Warned(path=caller.path, key=key, text=f"tools are chosen without the model: {error}"))
+        return []
+    return read_scores(reply.content, len(specs)) if reply.content.strip() else []

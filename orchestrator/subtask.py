@@ -18,7 +18,7 @@ from orchestrator.errors import JournalError, LoopStopped, RunStopped
 from orchestrator.events import ApprovalAsked, ReviewDone, SubtaskEnded, SubtaskStarted, Warned, Way
 from orchestrator.failure import RULES, Failure, FailureKind
 from orchestrator.gate import Gate
-from orchestrator.loop import AgentLoop
+from orchestrator.loop import AgentLoop, Given
 from orchestrator.messages import Json, ToolCall
 from orchestrator.opening import Opening, within
 from orchestrator.placeholders import fill_tree, names, texts
@@ -94,7 +94,7 @@ class Workers:
     async def _tries(self, job: _Job) -> tuple[Ending, int]:
         """Try once, again where that may help, and the fallback where there is one."""
         begun = self.context.past.attempts.get(job.path)
-        count, way = (begun.attempt, begun.way) if begun else (1, "first")
+        count, way = (begun.attempt, begun.way) if begun else (self.context.past.tried.get(job.path, 0) + 1, "first")
         ending = await self._try(job, way, count, begun=begun is not None)
         while next_way := self._next_way(job, way, ending):
             way, count = next_way, count + 1
@@ -142,6 +142,7 @@ class Workers:
         if subtask.tool is not None:
             return await self._call_tool(job, subtask, path)
         role = self.context.role(subtask.role or "")
+        memories = [] if path in self.context.past.loops else await carry.recall(self.context, path, subtask.goal)
         loop = await self.opening.open(
             role,
             path,
@@ -154,7 +155,7 @@ class Workers:
         if not loop.begun:
             loop.say(self._task(subtask), job.planner.sources)
             self._give(loop, job.needs)
-            await carry.recall(self.context, loop, subtask.goal)
+            loop.give(*memories)
         async with loop.toolbox.resources:
             ending = await self._reviewed(job, subtask, loop)
         return replace(ending, untrusted=tuple(loop.conversation.sources))
@@ -175,7 +176,7 @@ class Workers:
         if needs:
             each = int(loop.model.window * NEEDS_SHARE) // len(needs)
             shown = "\n\n".join(show_outcome(self.context, need, each, NEED_CHARACTERS) for need in needs)
-            loop.give(shown, introduced=self.context.text("worker_results"), sources=sources_of(needs))
+            loop.give(Given(self.context.text("worker_results"), shown, sources_of(needs)))
 
     # a tool without a model
 

@@ -549,7 +549,7 @@ def test_a_signal_stops_a_run_whose_tool_hangs(project: Path, ori: Any, number: 
     assert (process.returncode, out) == (130, "")
     [run] = ori("runs", "--json").json
     assert run["status"] == "interrupted"
-    assert f"ori show {run['run']}" in err
+    assert f"ori resume {run['run']}" in err
     assert "⊘ wait" in ori("show", run["run"]).out
 
 
@@ -559,7 +559,7 @@ def test_a_tool_that_refuses_to_stop_does_not_hold_the_exit(project: Path, ori: 
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=10)
     assert GRACE <= time.monotonic() - sent < 2
-    assert process.returncode == 130 and "ori show" in err
+    assert process.returncode == 130 and "ori resume" in err
     assert ori("runs", "--json").json[0]["status"] == "interrupted"
 
 

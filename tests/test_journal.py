@@ -23,6 +23,7 @@ from orchestrator.events import (
     ModelCalled,
     ModelReplied,
     RunEnded,
+    RunResumed,
     RunStarted,
     VariableSet,
     Warned,
@@ -166,7 +167,7 @@ async def test_an_end_stands_until_the_run_goes_on(journal: Journal) -> None:
     journal.write(ended(seq=2, status="failed"))
     journal.write(note("r1", 3, "undone"))
     assert (await journal.runs())[0].status == "failed"
-    journal.write(called("r1", 4))
+    journal.write(RunResumed(run="r1", seq=4, at=4.0, reused=1, again=0, paid_twice=0))
     assert (await journal.runs())[0].status == "interrupted"
     journal.write(ended(seq=5))
     assert (await journal.runs())[0].status == "done"

@@ -10,9 +10,9 @@ from orchestrator.errors import JournalError
 from orchestrator.events import (
     ApprovalAsked,
     Event,
-    ModelCalled,
     ModelReplied,
     RunEnded,
+    RunResumed,
     RunStarted,
     ToolReturned,
     VariableSet,
@@ -42,7 +42,7 @@ class MemoryJournal:
     def write(self, event: Event) -> None:
         """Take an event."""
         self._runs.setdefault(event.run, []).append(event)
-        if isinstance(event, ModelCalled):
+        if isinstance(event, RunResumed):
             self._ended.pop(event.run, None)
         elif isinstance(event, RunEnded):
             self._ended[event.run] = None
@@ -141,8 +141,8 @@ def _info(started: RunStarted, events: Sequence[Event], owned: bool, waiting: in
             usage += event.usage
         elif isinstance(event, RunEnded):
             end = event
-        elif isinstance(event, ModelCalled):
-            end = None  # the run went on
+        elif isinstance(event, RunResumed):
+            end = None
     if end is not None:
         usage = end.result.usage
     return RunInfo(

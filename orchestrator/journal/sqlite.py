@@ -373,7 +373,7 @@ def _load(db: sqlite3.Connection, where: str, *values: str | float) -> Iterator[
 _REPLIES = "WHERE type = 'model.replied' AND run = ?"
 _STANDING_ENDS = """
 WHERE type = 'run.ended' AND NOT EXISTS (
-    SELECT 1 FROM event AS later WHERE later.type = 'model.called' AND later.run = event.run AND later.seq > event.seq
+    SELECT 1 FROM event AS later WHERE later.type = 'run.resumed' AND later.run = event.run AND later.seq > event.seq
 ) ORDER BY seq
 """
 _OPEN_QUESTIONS = """

@@ -6,12 +6,14 @@ import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+_Watcher = tuple[asyncio.AbstractEventLoop, Callable[[], None]]
+
 
 class Watchers:
     """Who wants to know of new signals, each in an event loop of its own. Safe to use from threads."""
 
     def __init__(self) -> None:
-        self._all: set[tuple[asyncio.AbstractEventLoop, Callable[[], None]]] = set()
+        self._all: set[_Watcher] = set()
 
     def __bool__(self) -> bool:
         return bool(self._all)
@@ -28,6 +30,11 @@ class Watchers:
 
     def tell(self) -> None:
         """Call everybody back."""
-        for loop, changed in tuple(self._all):
+        for watcher in tuple(self._all):
+            loop, _ = watcher
             if not loop.is_closed():
-                loop.call_soon_threadsafe(changed)
+                loop.call_soon_threadsafe(self._call, watcher)
+
+    def _call(self, watcher: _Watcher) -> None:
+        if watcher in self._all:  # still, now that its turn has come
+            watcher[1]()

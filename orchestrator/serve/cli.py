@@ -101,6 +101,15 @@ def parser() -> argparse.ArgumentParser:
     deny.add_argument("--why", metavar="TEXT", required=True, help="what the model is told")
     answer.add_argument("text", metavar="TEXT")
     add("cancel", "inbox.cancel", "stop a run that another process works on").add_argument("run", metavar="RUN")
+    resume = add("resume", "resuming.resume", "go on with a run that was interrupted, or has ended, from its log")
+    resume.add_argument("run", metavar="RUN", nargs="?", help="its id, or a part of it (default: the latest)")
+    resume.add_argument("--all", action="store_true", help="go on with every run that was interrupted")
+    resume.add_argument("--message", metavar="TEXT", help="what you add; for a run that has ended")
+    retry = add("retry", "resuming.retry", "try again what did not succeed in a run")
+    retry.add_argument("run", metavar="RUN")
+    retry.add_argument("--from", metavar="ID", dest="first", help="try again this subtask and what comes after it")
+    for command in (resume, retry):
+        command.add_argument("--refresh", action="store_true", help="begin new loops as today's files say")
 
     sandbox = add("sandbox", "sandbox.build", "make an image for run_code from Debian's packages")
     sandbox.add_argument("what", choices=["build"])

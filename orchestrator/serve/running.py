@@ -6,7 +6,7 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -43,7 +43,7 @@ def run(args: Namespace) -> Report:
         if plan is None or not plan.goal:
             raise ConfigError("name a scenario, or a plan file that holds its goal: ori run --plan plan.yaml")
         handle = orchestrator.start(plan.goal, inputs=plan.inputs, plan=plan.delegate(), workspace=args.workspace)
-        return _run(orchestrator, handle, args, asker=asker)
+        return run_to_end(orchestrator, handle, args, asker=asker)
     scenario = orchestrator.catalog.scenario(args.scenario)
     params = parse_params(args.set)
     replay = args.replay or not (args.live or orchestrator.settings.configured or scenario.recording is None)
@@ -52,7 +52,7 @@ def run(args: Namespace) -> Report:
     )
     if replay:
         _say(f"ori: {replays(scenario, asked=args.replay)}")
-    return _run(orchestrator, handle, args, scenario.bind(params), asker)
+    return run_to_end(orchestrator, handle, args, scenario.bind(params), asker)
 
 
 def solve(args: Namespace) -> Report:
@@ -61,16 +61,17 @@ def solve(args: Namespace) -> Report:
     orchestrator = Orchestrator.from_project(args.project, approve=asker.approve if asker else None)
     whose = {"session": args.session, "user": args.user}
     handle = orchestrator.start(args.goal, inputs=args.input, workspace=args.workspace, **whose)
-    return _run(orchestrator, handle, args, asker=asker)
+    return run_to_end(orchestrator, handle, args, asker=asker)
 
 
-def _run(
+def run_to_end(
     orchestrator: Orchestrator,
     handle: RunHandle,
     args: Namespace,
     scenario: Scenario | None = None,
     asker: Asker | None = None,
 ) -> Report:
+    """Show a run while it works, and report how it ended."""
     interrupt = Interrupt()
     handle.attended = asker is not None
 
@@ -80,7 +81,8 @@ def _run(
             await _follow(orchestrator, handle, args, asker)
             result = await handle.result()
             waiting = await orchestrator.journal.questions(result.run_id)
-            return result, await checked(orchestrator, result, scenario) if scenario and not waiting else [], waiting
+            known = scenario or _resumed_scenario(orchestrator, handle)
+            return result, await checked(orchestrator, result, known) if known and not waiting else [], waiting
 
     try:
         with redirect_stdout(sys.stderr):  # a tool that prints must not spoil the answer
@@ -96,6 +98,14 @@ def _run(
     return Report(data=data, text=result.answer, note=note, status=status)
 
 
+def _resumed_scenario(orchestrator: Orchestrator, handle: RunHandle) -> Scenario | None:
+    """Return the scenario of a run that goes on, if it is one and its file is still there."""
+    order = handle.order
+    with suppress(ConfigError):
+        return orchestrator.catalog.scenario(order.scenario).bind(order.params) if order.scenario else None
+    return None
+
+
 async def _follow(orchestrator: Orchestrator, handle: RunHandle, args: Namespace, asker: Asker | None) -> None:
     """Show the run while it works: as log lines where those are asked for, else as a tree or plain lines."""
     if args.verbose or os.environ.get("ORI_LOG"):
@@ -108,7 +118,7 @@ async def _follow(orchestrator: Orchestrator, handle: RunHandle, args: Namespace
         from orchestrator.serve import terminal
 
         handle.passing = sys.stderr.isatty()
-        await terminal.watch(handle, sys.stderr, asker=asker)
+        await terminal.watch(handle, sys.stderr, asker=asker, before=handle.before)
 
 
 async def checked(orchestrator: Orchestrator, result: RunResult, scenario: Scenario) -> list[CheckResult]:
@@ -144,7 +154,7 @@ def _verdict(check: CheckResult) -> str:
 
 
 def _interrupted(handle: RunHandle) -> str:
-    return f"ori: interrupted; what happened until then: ori show {handle.run_id}"
+    return f"ori: interrupted; go on with: ori resume {handle.run_id}"
 
 
 def replays(scenario: Scenario, *, asked: bool = False) -> str:

@@ -28,6 +28,7 @@ from orchestrator.events import (
     PlanRejected,
     ReviewDone,
     RunEnded,
+    RunResumed,
     SignalTaken,
     SubtaskEnded,
     SubtaskStarted,
@@ -64,7 +65,9 @@ async def watch(
     events: AsyncIterable[Event],
     file: TextIO,
     clock: Callable[[], float] = time.time,
+    *,
     asker: Asker | None = None,
+    before: Iterable[Event] = (),
 ) -> None:
     """Show a run while it works, until its events end: a live tree in a terminal, else a line per lasting change.
 
@@ -73,12 +76,15 @@ async def watch(
         file: Where it is shown.
         clock: Gives seconds since the epoch.
         asker: Asks the person who watches; meanwhile the tree is out of the way.
+        before: What happened before, and is not told again.
     """
     console = Console(file=file, force_terminal=file.isatty())
+    progress = Progress()
+    for event in before:
+        progress.apply(event)
     if console.is_terminal and not console.is_dumb_terminal:
-        await _watch_live(events, console, clock, asker)
+        await _watch_live(events, progress, console, clock, asker)
     else:
-        progress = Progress()
         async for event in events:
             progress.apply(event)
             if said := line(progress, event):
@@ -86,10 +92,8 @@ async def watch(
 
 
 async def _watch_live(
-    events: AsyncIterable[Event], console: Console, clock: Callable[[], float], asker: Asker | None
+    events: AsyncIterable[Event], progress: Progress, console: Console, clock: Callable[[], float], asker: Asker | None
 ) -> None:
-    progress = Progress()
-
     def draw(height: int | None) -> Group:
         # Two columns stay free: the ^C that a terminal echoes must not wrap into another line.
         return tree(progress, console.width - 2, clock(), height=height)
@@ -205,6 +209,8 @@ def line(progress: Progress, event: Event) -> str | None:
             said = f"warning: {progress.warnings[-1]}"
         case ModelFailed(failure=failure):
             said = f"warning: {name}: {failure.message}"
+        case RunResumed():
+            said = progress.warnings[-1]
         case RunEnded(result=result):
             said = f"{name} {result.status} ({_spent(progress.root, event.at)}): {usage_text(result.usage)}"
         case _:

@@ -22,6 +22,7 @@ from orchestrator.events import (
     PlanRejected,
     ReviewDone,
     RunEnded,
+    RunResumed,
     RunStarted,
     SubtaskEnded,
     ToolReturned,
@@ -103,6 +104,8 @@ def _said(event: Event) -> dict[str, Any]:
         case RunStarted():
             kept = ("goal", "root", "scenario", "params", "inputs", "workspace", "models", "limits")
             said = {name: getattr(event, name) for name in kept}
+        case RunResumed():
+            said = {name: getattr(event, name) for name in ("reused", "again", "paid_twice", "changed", "message")}
         case RunEnded(result=end) | SubtaskEnded(outcome=end):
             said = {"status": end.status, "stop_reason": end.stop_reason, "answer": end.answer}
             said |= {"failure": end.failure, "tokens": end.usage.tokens, "cost": end.usage.cost}

@@ -21,8 +21,10 @@ from orchestrator.events import (
     ModelReplied,
     PlanAdded,
     PlanRejected,
+    PlanReopened,
     ReviewDone,
     RunEnded,
+    RunResumed,
     RunStarted,
     SignalTaken,
     SubtaskEnded,
@@ -169,9 +171,9 @@ class Progress:
         self.now = max(self.now, event.at)
         self.changes += 1
         match event:
-            case RunStarted() | RunEnded():
+            case RunStarted() | RunEnded() | RunResumed():
                 self._run(event)
-            case PlanAdded() | PlanRejected():
+            case PlanAdded() | PlanRejected() | PlanReopened():
                 self._plan(event)
             case SubtaskStarted() | SubtaskWaiting() | SubtaskEnded() | ReviewDone():
                 self._subtask(event)
@@ -232,8 +234,11 @@ class Progress:
             if node.state in ("running", "waiting"):
                 node.state, node.ended = state, at
 
-    def _run(self, event: RunStarted | RunEnded) -> None:
-        if isinstance(event, RunStarted):
+    def _run(self, event: RunStarted | RunEnded | RunResumed) -> None:
+        if isinstance(event, RunResumed):
+            self.result, self.root.state, self.root.ended = None, "running", None
+            self.warnings.append(_resumed(event))
+        elif isinstance(event, RunStarted):
             self.run, self.goal, self.workspace = event.run, event.goal, event.workspace
             self.scenario, self.models, self._roles = event.scenario, event.models, event.roles
             self.node(event.path or event.root)
@@ -244,8 +249,13 @@ class Progress:
             self.root.state, self.root.ended = event.result.status, event.at
             self.root.result = _result(event.result)
 
-    def _plan(self, event: PlanAdded | PlanRejected) -> None:
+    def _plan(self, event: PlanAdded | PlanRejected | PlanReopened) -> None:
         planner = self.node(event.path)
+        if isinstance(event, PlanReopened):
+            for id in event.ids:
+                node = self.node(f"{event.path}/{id}")
+                node.state, node.result, node.ended = "pending", "", None
+            return
         if isinstance(event, PlanRejected):
             planner.notes += [f"plan sent back: {fault}" for fault in event.faults]
             return
@@ -338,6 +348,13 @@ class Progress:
         for depth in range(1, len(steps) + 1):
             node = self.node("/".join(steps[:depth]))
             node.usage += usage
+
+
+def _resumed(event: RunResumed) -> str:
+    """Say what an interruption cost."""
+    paid = f", {event.paid_twice} of them possibly paid twice" if event.paid_twice else ""
+    text = f"resumed: {event.reused} finished calls reused, {event.again} made anew{paid}"
+    return f"{text}; changed meanwhile: {', '.join(event.changed)}" if event.changed else text
 
 
 def _split(path: str) -> tuple[str, int]:
