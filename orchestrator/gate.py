@@ -7,10 +7,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.context import RunContext
+from orchestrator.context import RunContext, record_key
 from orchestrator.conversation import Conversation
 from orchestrator.errors import ToolError
-from orchestrator.events import ApprovalAsked, SubtaskWaiting
+from orchestrator.events import ApprovalAsked, SubtaskWaiting, ToolStarted
 from orchestrator.journal import Signal
 from orchestrator.policy import Act, Reason, Trust, destinations, reason_to_ask
 from orchestrator.shift import Shift
@@ -78,6 +78,21 @@ class Gate:
             expects="answer" if tool.asks else "approval",
             destination=reason.destination,
             sources=sources,
+        )
+
+    def doubt(self, intent: ToolStarted) -> ApprovalAsked:
+        """Return what a person is asked about a call that was begun, and of which nobody knows whether it took effect.
+
+        Each time that it is begun it is another question.
+        """
+        place, turn, _ = intent.key.rsplit(":", 2)
+        return ApprovalAsked(
+            path=self.path,
+            key=record_key(place, int(turn), "person", intent.seq),
+            name=intent.name,
+            arguments=intent.arguments,
+            why=self.context.text("in_doubt"),
+            expects="either",
         )
 
     async def first(self, questions: Mapping[str, ApprovalAsked]) -> Signal:

@@ -122,6 +122,10 @@ class People:
         """Whether there is a word on any of these questions."""
         return any(key in self._words for key in keys)
 
+    def word(self, key: str) -> Signal | None:
+        """Return the word on a question, if there is one."""
+        return self._words.get(key)
+
     async def wait(self, keys: Collection[str]) -> None:
         """Wait until there is a word on any of these questions."""
         while not self.answered(keys):

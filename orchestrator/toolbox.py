@@ -16,7 +16,7 @@ from orchestrator.choice import CALL_TOOL, call_within
 from orchestrator.context import RunContext, record_key
 from orchestrator.conversation import Conversation
 from orchestrator.errors import LoopStopped, RunStopped, ToolError, nearest
-from orchestrator.events import ApprovalAsked, ToolProgress, ToolReturned, ToolStarted
+from orchestrator.events import ApprovalAsked, ToolProgress, ToolReturned, ToolStarted, Warned
 from orchestrator.failure import Failure, FailureKind
 from orchestrator.fitting import quote
 from orchestrator.gate import Gate
@@ -166,16 +166,16 @@ class Toolbox:
         for job in jobs[len(jobs[:most]) :]:
             job.refuse(why_not)
         jobs = [job for job in jobs if job.key not in observed]
-        self._ask(jobs)
+        await self._ask(jobs)
         for stretch in _stretches(jobs):
             answered = await (self._run_as_allowed(stretch) if stretch[0].question else self._run(stretch))
             observed |= {observation.key: observation for observation in answered}
         return [observed[record_key(self.path, turn, "tool", number)] for number in range(len(calls))]
 
-    def _ask(self, jobs: Sequence[_Job]) -> None:
+    async def _ask(self, jobs: Sequence[_Job]) -> None:
         """Find out which calls wait for a person, and ask; where nobody can be asked, they are refused."""
         for job in jobs:
-            if job.tool and job.arguments is not None:
+            if job.tool and job.arguments is not None and not await self._is_in_doubt(job, job.tool):
                 loop = (self.conversation, self.workspace)
                 goes_to = job.tool.goes_to(self._context_of(job)) if job.tool.goes_to else ""
                 job.question = self.gate.question(job.key, job.tool, job.arguments, job.text, loop, goes_to)
@@ -187,6 +187,25 @@ class Toolbox:
             assert job.question is not None
             job.fail(self.context.text("nobody_to_ask", why=job.question.why, place=job.question.destination))
             job.arguments = job.question = None
+
+    async def _is_in_doubt(self, job: _Job, tool: Tool) -> bool:
+        """Whether a call that must not be repeated was begun before the interruption: its tool tells, or a person."""
+        intent = self.context.past.intents.get(job.key)
+        if intent is None or tool.effect != "once":
+            return False
+        if tool.verify:
+            try:
+                found = await tool.verify(self.context.idempotency_key(job.key))
+            except Exception as error:  # noqa: BLE001 - the tool's own code; then a person has to look
+                self.context.log.add(Warned(path=self.path, text=f"{tool.name} cannot tell: {_words(error)}"))
+            else:
+                if not found:
+                    return False
+                job.result = to_result(self.context.text("took_effect") if found is True else found)
+                job.arguments = None
+                return True
+        job.question = self.gate.doubt(intent)
+        return True
 
     async def _run(self, stretch: Sequence[_Job]) -> list[Observation]:
         """Run calls together, and observe them."""
@@ -202,7 +221,7 @@ class Toolbox:
 
     async def _run_as_allowed(self, stretch: Sequence[_Job]) -> list[Observation]:
         """Run each call when a person has said a word on it."""
-        waiting = {job.key: job for job in stretch}
+        waiting = {job.question.key: job for job in stretch if job.question}
         answered: list[Observation] = []
         while waiting:
             word = await self.gate.first({key: job.question for key, job in waiting.items() if job.question})
@@ -222,6 +241,8 @@ class Toolbox:
             job.answer = said
         elif word.kind == "answer":
             job.result, job.arguments = ToolResult(said), None
+        elif word.key != job.key and (allowed := self.context.people.word(job.key)):
+            self._heed(job, allowed)  # it is made again, as it was allowed the first time
         elif "arguments" in word.data:
             changed = orjson.dumps(word.data["arguments"]).decode()
             self._bind(job, changed)

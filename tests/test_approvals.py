@@ -400,3 +400,99 @@ class TestAResultThatAReviewerDoesNotLetPass:
             done = await made.resume(result.run_id)
         assert (done.status, statuses(done)) == ("needs_review", {"a": "needs_review", "b": "skipped"})
         assert done.failure and done.failure.message == "ann did not accept it: still too short"
+
+
+class TestACallThatWasInterrupted:
+    """Killed between its effect and its record, a call that must not be repeated is in doubt."""
+
+    async def interrupted(self, server: ScriptedServer, post: Post, tmp_path: Path, **options: Any) -> Any:
+        """Leave a run while its call is being made; return the orchestrator and the run."""
+        begun = asyncio.Event()
+
+        @tool(**options)
+        async def send(to: str) -> str:
+            """Send. Use it to send. Returns that it was sent."""
+            post.sent.append(to)
+            if len(post.sent) == 1:
+                begun.set()
+                await asyncio.Event().wait()
+            return "sent"
+
+        made = orchestrator(server, [clerk(send)], [send], journal=database(tmp_path))
+        async with started(made) as handle:
+            await begun.wait()
+        return made, handle.run_id
+
+    @pytest.mark.parametrize(
+        ("word", "sent", "told"),
+        [
+            (("approve", {}), ["ann", "ann"], "sent"),
+            (("deny", {"why": "it got lost"}), ["ann"], "Error: not run: bob did not allow this call. it got lost"),
+            (("answer", {"text": "sent at noon"}), ["ann"], "sent at noon"),
+        ],
+        ids=["again", "failed", "done"],
+    )
+    async def test_is_not_made_again_until_a_person_says_so(
+        self, tmp_path: Path, word: Any, sent: list[str], told: str
+    ) -> None:
+        post = Post()
+        async with ScriptedServer([call("send", {"to": "ann"}), text("done")]) as server:
+            made, run = await self.interrupted(server, post, tmp_path)
+            waits = await made.resume(run)
+            assert (waits.status, post.sent) == ("needs_review", ["ann"])
+            [question] = await made.journal.questions(run)
+            kind, data = word
+            await give_word(made.journal, run, question.key, kind, "bob", **data)
+            assert (await made.resume(run)).status == "done"
+            assert server.requests[1]["messages"][-1]["content"] == told
+        assert post.sent == sent
+
+    async def test_that_was_allowed_before_is_asked_about_again(self, tmp_path: Path) -> None:
+        post = Post()
+        async with ScriptedServer([call("send", {"to": "ann"}), text("done")]) as server:
+            made, run = await self.interrupted_after_a_yes(server, post, tmp_path)
+            waits = await made.resume(run)
+            assert (waits.status, post.sent) == ("needs_review", ["bob"])
+            [question] = await made.journal.questions(run)
+            await give_word(made.journal, run, question.key, "approve", "ann")
+            assert (await made.resume(run)).status == "done"
+        assert post.sent == ["bob", "bob"]
+
+    async def interrupted_after_a_yes(self, server: ScriptedServer, post: Post, tmp_path: Path) -> Any:
+        begun = asyncio.Event()
+
+        @tool(approval=True)
+        async def send(to: str) -> str:
+            """Send. Use it to send. Returns that it was sent."""
+            post.sent.append(to)
+            if len(post.sent) == 1:
+                begun.set()
+                await asyncio.Event().wait()
+            return "sent"
+
+        made = orchestrator(server, [clerk(send)], [send], journal=database(tmp_path))
+        result = await made.run_role("clerk", "send it")
+        await give_word(made.journal, result.run_id, "tool.0", "approve", "ann", arguments={"to": "bob"})
+        async with made.start_resumed(result.run_id):
+            await begun.wait()
+        return made, result.run_id
+
+    @pytest.mark.parametrize(
+        ("found", "sent", "told"),
+        [(True, 1, "It took effect before the run was interrupted."), ("at noon", 1, "at noon"), (None, 2, "sent")],
+        ids=["it-did", "with-its-result", "it-did-not"],
+    )
+    async def test_is_settled_by_its_tool_where_that_can_tell(
+        self, tmp_path: Path, found: Any, sent: int, told: str
+    ) -> None:
+        post, keys = Post(), []
+
+        async def verify(key: str) -> Any:
+            keys.append(key)
+            return found
+
+        async with ScriptedServer([call("send", {"to": "ann"}), text("done")]) as server:
+            made, run = await self.interrupted(server, post, tmp_path, verify=verify)
+            assert (await made.resume(run)).status == "done"
+            assert server.requests[1]["messages"][-1]["content"] == told
+        assert (len(post.sent), len(keys)) == (sent, 1)

@@ -18,7 +18,7 @@ _KILLED = 137
 toolset = Toolset(settings=DockerSettings, missing=lambda settings: missing())
 
 
-@tool(effect="once", timeout=None)
+@tool(effect="once", timeout=None, outward=False)
 async def run_code(language: Language, code: str, ctx: ToolContext) -> ToolResult:
     """Run a program in a container that has no network.
 
