@@ -23,6 +23,7 @@ from orchestrator.sandbox import Ran, docker, engine
 from orchestrator.sandbox.docker import BUILT, OWNER_LABEL, RUN_LABEL, DockerSandbox, DockerSettings
 from orchestrator.sandbox.output import Output
 from orchestrator.sandbox.owner import is_dead, owner
+from orchestrator.serve import cli
 from orchestrator.testing import call, text
 from orchestrator.threads import ThreadPool
 from tests import loops
@@ -265,6 +266,20 @@ class TestTheEngine:
         with pytest.raises(ToolError, match=r"no code can be run: there is no container engine at .*none\.sock"):
             async with opened():
                 pass
+
+    def test_the_doctor_says_which_image_code_runs_in(self, api: APIClient) -> None:
+        assert docker.readiness(DockerSettings()) == f"ready; image {BUILT}"
+        missing = docker.readiness(DockerSettings(image="ori-no-such-image"))
+        assert missing.startswith(
+            "ready, but the image ori-no-such-image is not here yet: docker pull ori-no-such-image"
+        )
+
+    def test_an_image_cannot_be_built_without_what_builds_it(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setenv("PATH", "")
+        assert cli.main(["sandbox", "build"]) == 2
+        assert ("sudo ori sandbox build" if os.geteuid() else "sudo apt install debootstrap") in capsys.readouterr().err
 
     async def test_without_one_no_code_is_run_at_all(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """B49: code that a model wrote is run in the program's own process."""

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from orchestrator.errors import ConfigError, ToolError
 from orchestrator.events import ArtifactStored
+from orchestrator.files import read_regular, remove, replace
 from orchestrator.workspace import LoopWorkspace, Workspace
 
 
@@ -436,3 +437,16 @@ def test_files_are_listed_by_folder_and_pattern(room: Room, folder: str, pattern
     for name in ("a.txt", "data/b.csv", "data/deep/c.csv"):
         room.there(name)
     assert [file.path for file in room.loop().list(folder, pattern)] == found
+
+
+def test_a_link_put_on_the_way_after_a_path_was_looked_at_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "f.txt").write_text("secret")
+    (tmp_path / "ws" / "d").mkdir(parents=True)
+    path = Workspace(tmp_path / "ws", tmp_path / "home").locate("d/f.txt")
+    (tmp_path / "ws" / "d").rmdir()
+    (tmp_path / "ws" / "d").symlink_to(tmp_path / "outside")  # as a program at work in the sandbox can do at any time
+    for attempt in (lambda: replace(path, b"x"), lambda: remove(path), lambda: read_regular(path, "d/f.txt")):
+        with pytest.raises((OSError, ToolError), match=r"(?i)not a directory"):
+            attempt()
+    assert (tmp_path / "outside" / "f.txt").read_text() == "secret"
