@@ -244,6 +244,7 @@ class Catalog:
                 if recording and not recording.is_file():
                     errors.append(scenario.error(f"there is no recording {scenario.recording!r}", ("recording",)))
                 scenario.input_files()
+                scenario.served_folders()
 
     def _with(self, settings: Settings) -> Catalog:
         roles, tools = self._roles.values(), self._tools.values()

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from orchestrator.errors import OriError, nearest
-from orchestrator.events import ArtifactStored, Event, ToolStarted
+from orchestrator.events import ArtifactStored, Event, MessageAppended, ToolStarted
 from orchestrator.figures import stands_in
 from orchestrator.png import read_png
 from orchestrator.results import OutcomeStatus, RunResult, RunStatus
@@ -47,6 +47,12 @@ class Facts:
     def tools(self) -> list[str]:
         """Names of the tools that ran, in order of their first call."""
         return list(dict.fromkeys(event.name for event in self.events if isinstance(event, ToolStarted)))
+
+    def observations(self, tool: str) -> list[str]:
+        """Return what the calls of a tool gave back, as conversations hold it."""
+        calls = {(e.path, e.call_id) for e in self.events if isinstance(e, ToolStarted) and e.name == tool}
+        said = [e for e in self.events if isinstance(e, MessageAppended) and e.message.call_id]
+        return [e.message.content for e in said if (e.path, e.message.call_id) in calls]
 
 
 Finding = tuple[str, str | None]
@@ -260,6 +266,20 @@ class ToolsCheck(BaseModel):
             yield f"tool {name} not called", "it was called" if name in ran else None
 
 
+class ObservationCheck(_TextRules):
+    """What a tool told the models, in any of its calls."""
+
+    observation: str = Field(min_length=1)
+    """The tool's name."""
+
+    def _findings(self, facts: Facts) -> Iterator[Finding]:
+        texts = facts.observations(self.observation)
+        if not texts:
+            yield f"observation {self.observation}", f"it was not called; called: {', '.join(facts.tools) or 'none'}"
+        for rule, problem in self._text_findings("\n".join(texts)) if texts else ():
+            yield f"observation {self.observation}: {rule}", problem
+
+
 class StatusCheck(BaseModel):
     """How the run ended; `done`, unless a scenario says otherwise."""
 
@@ -296,6 +316,7 @@ KINDS = {
     "answer": AnswerCheck,
     "usage": UsageCheck,
     "tools": ToolsCheck,
+    "observation": ObservationCheck,
     "status": StatusCheck,
     "outcomes": OutcomesCheck,
 }
@@ -320,6 +341,7 @@ _Kinds = Annotated[
     | Annotated[AnswerCheck, Tag("AnswerCheck")]
     | Annotated[UsageCheck, Tag("UsageCheck")]
     | Annotated[ToolsCheck, Tag("ToolsCheck")]
+    | Annotated[ObservationCheck, Tag("ObservationCheck")]
     | Annotated[StatusCheck, Tag("StatusCheck")]
     | Annotated[OutcomesCheck, Tag("OutcomesCheck")],
     Discriminator(

@@ -45,6 +45,7 @@ from orchestrator.results import Outcome, RunResult, RunStatus, StopReason
 from orchestrator.role import Role
 from orchestrator.schedule import Slots
 from orchestrator.schema import wrong_schema
+from orchestrator.served import served
 from orchestrator.shift import Shift
 from orchestrator.subtask import Workers
 from orchestrator.workspace import Workspace
@@ -236,6 +237,7 @@ class RunHandle:
                     f"run {self.run_id} began with {name!r} as its model {key!r}, which is {today!r} now; "
                     "put it back, or resume with `--refresh`"
                 )
+        network = await self._stack.enter_async_context(served(order.serve, house.network))
         return RunContext(
             run_id=self.run_id,
             goal=order.goal,
@@ -255,7 +257,7 @@ class RunHandle:
             threads=house.threads,
             meters=defaultdict(Meter) if order.model else house.meters,  # a replay counts as the first run did
             scopes={"run": self._resources, "orchestrator": house.resources.get()},
-            network=house.network.also(order.allow),
+            network=network.also(order.allow),
             people=self.people,
             words=self._words(),
             redact=house.redact,

@@ -56,6 +56,8 @@ class Order:
     limits: Limits | None = None
     allow: Sequence[str] = ()
     """Addresses that tools may reach besides what the project allows."""
+    serve: Mapping[str, Path] = field(default_factory=dict)
+    """Folders served while the run works, by name; see `served`."""
     roles: Sequence[str] | None = None
     models: Mapping[str, str] = field(default_factory=dict)
     model: Model | None = None
@@ -74,6 +76,7 @@ class Order:
             "limits": self.limits and self.limits.model_dump(mode="json", exclude_unset=True),
             "models": dict(self.models),
             "allow": list(self.allow),
+            "serve": {name: str(folder) for name, folder in self.serve.items()},
             "roles": None if self.roles is None else list(self.roles),
             "preview": self.preview,
             "recording": getattr(self.model, "file", None),
@@ -94,6 +97,7 @@ class Order:
             limits=Limits.model_validate(rest["limits"]) if rest["limits"] else None,
             models=rest["models"],
             allow=rest["allow"],
+            serve={name: Path(folder) for name, folder in rest["serve"].items()},
             model=ReplayModel(Recording.load(rest["recording"])) if rest["recording"] else None,
             roles=rest["roles"],
             preview=rest["preview"],

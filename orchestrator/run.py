@@ -314,6 +314,7 @@ class Orchestrator:
             answer=None if plan else bound.answer,
             limits=bound.limits,
             allow=bound.network.allow,
+            serve=bound.served_folders(),
             roles=bound.roles,
             models=bound.models,
             model=model,

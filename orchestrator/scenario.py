@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from orchestrator.limits import Limits
 from orchestrator.placeholders import fill_tree, names, texts
 from orchestrator.plan import Subtask
 from orchestrator.role import Network
+from orchestrator.served import url_of
 from orchestrator.yaml import Document, Place, read, scalar
 
 _FILLED = ("goal", "inputs", "plan", "checks")
@@ -38,6 +40,8 @@ class Scenario(BaseModel):
     """Roles that a planner may use; None: all."""
     models: dict[str, str] = {}
     """The model to use instead, by the key it replaces: `{default: cheap}`."""
+    serve: dict[str, str] = {}
+    """Folders served over HTTP while a run works, by name; `${name}` is the URL. They are found as inputs are."""
     limits: Limits = Limits()
     network: Network = Network()
     """What tools may reach in its runs besides what the project allows."""
@@ -61,6 +65,9 @@ class Scenario(BaseModel):
             raise ValueError("the goal is empty")
         if self.answer is not None and self.answer not in ids:
             raise ValueError(f"the answer comes from the unknown subtask {self.answer!r}{nearest(self.answer, ids)}")
+        for name in self.serve:
+            if not re.fullmatch(r"[a-z][a-z0-9-]*", name):
+                raise ValueError(f"serve: {name!r} makes no host name; use lower-case letters, digits and '-'")
         if self.when is not None and not self.plan:
             raise ValueError("when belongs to a plan, and there is none")
         return self
@@ -113,14 +120,27 @@ class Scenario(BaseModel):
         files: dict[str, Path] = {}
         for index, name in enumerate(self.inputs):
             place = ("inputs", index)
-            folders = (self.file.absolute().parent, self._project)
-            found = next((folder / name for folder in folders if (folder / name).exists()), None)
-            if found is None:
-                raise self.error(f"the input {name!r} is neither in {folders[0]} nor in {folders[1]}", place)
+            found = self._found("input", name, place)
             if found.name in files:
                 raise self.error(f"two inputs are called {found.name!r}; the workspace has room for one", place)
             files[found.name] = found
         return list(files.values())
+
+    def served_folders(self) -> dict[str, Path]:
+        """Return what is served while a run works, as absolute paths by name.
+
+        Raises:
+            ConfigError: One is not there.
+        """
+        return {name: self._found("folder", folder, ("serve", name)) for name, folder in self.serve.items()}
+
+    def _found(self, what: str, name: str, place: Place) -> Path:
+        """Return where a file or folder is that stands at a place of the scenario."""
+        folders = (self.file.absolute().parent, self._project)
+        found = next((folder / name for folder in folders if (folder / name).exists()), None)
+        if found is None:
+            raise self.error(f"the {what} {name!r} is neither in {folders[0]} nor in {folders[1]}", place)
+        return found
 
     def recording_file(self) -> Path | None:
         """Return where the recording is, or should be."""
@@ -140,10 +160,12 @@ class Scenario(BaseModel):
         if not isinstance(defaults, dict):
             raise document.error("params is a mapping of names to defaults", ("params",))
         params = {**defaults, **params}
-        if unknown := list(_unknown(document, params)):
+        sites = document.data.get("serve", {})
+        urls = {name: url_of(name) for name in (sites if isinstance(sites, dict) else {})}
+        if unknown := list(_unknown(document, params | urls)):
             raise ConfigError.all_of(unknown)
         values = {name: value for name, value in params.items() if value is not None}
-        values |= {f"params.{name}": value for name, value in values.items()}
+        values |= {f"params.{name}": value for name, value in values.items()} | urls
         filled = {key: fill_tree(value, values) for key, value in document.data.items() if key in _FILLED}
         scenario = document.validate(cls, {**document.data, **filled, "params": params})
         scenario._document, scenario._project = document, project

@@ -8,8 +8,8 @@ from PIL import Image
 
 from orchestrator.checks import CheckResult, evaluate
 from orchestrator.errors import ConfigError
-from orchestrator.events import ArtifactStored, Event, ToolStarted
-from orchestrator.messages import Usage
+from orchestrator.events import ArtifactStored, Event, MessageAppended, ToolStarted
+from orchestrator.messages import Message, Usage
 from orchestrator.results import Outcome, RunResult
 from orchestrator.scenario import Scenario
 
@@ -188,3 +188,20 @@ def test_a_picture_has_a_size_and_something_on_it(tmp_path: Path) -> None:
     assert faults(tmp_path, check, events=[event]) == ["file a.png: image min_width: expected 20 pixels, found 19"]
     path.write_text("no picture")
     assert faults(tmp_path, check, events=[event]) == ["file a.png: image: it is no PNG"]
+
+
+def test_what_a_tool_told_is_held_against_its_rules(tmp_path: Path) -> None:
+    def called(path: str, id: str, name: str, text: str) -> list[Event]:
+        return [
+            ToolStarted(path=path, key=f"{path}:1:tool.0", call_id=id, name=name, arguments="{}", effect="read"),
+            MessageAppended(path=path, message=Message("tool", text, call_id=id)),
+        ]
+
+    events = [*called("ori/a", "1", "look", "a red door"), *called("ori/b", "1", "write_file", "blue")]
+    assert faults(tmp_path, "  - {observation: look, contains: [red, door], not_contains: blue}", events=events) == []
+    assert faults(tmp_path, "  - {observation: look, contains: green}", events=events) == [
+        "observation look: contains 'green': not found in 'a red door'"
+    ]
+    assert faults(tmp_path, "  - {observation: peek, contains: x}", events=events) == [
+        "observation peek: it was not called; called: look, write_file"
+    ]
