@@ -194,7 +194,7 @@ def test_what_a_tool_told_is_held_against_its_rules(tmp_path: Path) -> None:
     def called(path: str, id: str, name: str, text: str) -> list[Event]:
         return [
             ToolStarted(path=path, key=f"{path}:1:tool.0", call_id=id, name=name, arguments="{}", effect="read"),
-            MessageAppended(path=path, message=Message("tool", text, call_id=id)),
+            MessageAppended(path=path, message=Message("tool", text, call_id=id), hash=""),
         ]
 
     events = [*called("ori/a", "1", "look", "a red door"), *called("ori/b", "1", "write_file", "blue")]

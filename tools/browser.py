@@ -53,7 +53,7 @@ async def browser_open(url: str, ctx: ToolContext) -> ToolResult:
         if response is None:
             return await _told(tabs, "this address is a file, which is downloaded instead of shown")
         status = f"Status: {response.status} {response.status_text}".rstrip() + "\n\n" if remote else ""
-        return await _told(tabs, status + await _elements(tabs))
+        return await _told(tabs, status + await tabs.tree())
 
 
 @tool(effect="read", timeout=None, untrusted=True, outward=False)
@@ -73,7 +73,7 @@ async def browser_read(
         The page's title and URL, then what was read.
     """
     async with _tabs(ctx) as tabs:
-        return await _told(tabs, await (_elements if form == "elements" else _text)(tabs, ref))
+        return await _told(tabs, await (tabs.tree(ref) if form == "elements" else _text(tabs, ref)))
 
 
 @tool(effect="once", timeout=None, untrusted=True, goes_to=_where)
@@ -91,7 +91,7 @@ async def browser_click(ref: str, ctx: ToolContext, double: bool = False) -> Too
     """
     async with _tabs(ctx) as tabs:
         async with tabs.acting(f"{ref} was not clicked") as page:
-            await (await tabs.element(page, ref)).click(click_count=2 if double else 1)
+            await tabs.element(page, ref).click(click_count=2 if double else 1)
         return await _told(tabs, f"clicked {ref}")
 
 
@@ -112,7 +112,7 @@ async def browser_type(ref: str, text: str, ctx: ToolContext, submit: bool = Fal
     """
     async with _tabs(ctx) as tabs:
         async with tabs.acting(f"nothing was typed into {ref}") as page:
-            field = await tabs.element(page, ref)
+            field = tabs.element(page, ref)
             await (field.press_sequentially(text) if keys else field.fill(text))
             if submit:
                 await field.press("Enter")
@@ -134,7 +134,7 @@ async def browser_press(key: str, ctx: ToolContext, ref: str | None = None) -> T
     """
     async with _tabs(ctx) as tabs:
         async with tabs.acting(f"{key!r} was not pressed") as page:
-            await ((await tabs.element(page, ref)).press(key) if ref else page.keyboard.press(key))
+            await (tabs.element(page, ref).press(key) if ref else page.keyboard.press(key))
         return await _told(tabs, f"pressed {key}")
 
 
@@ -153,7 +153,7 @@ async def browser_select(ref: str, values: list[str], ctx: ToolContext) -> ToolR
     """
     async with _tabs(ctx) as tabs:
         async with tabs.acting(f"nothing was chosen in {ref}") as page:
-            chosen = await (await tabs.element(page, ref)).select_option(values)
+            chosen = await tabs.element(page, ref).select_option(values)
         return await _told(tabs, f"chosen in {ref}: {', '.join(chosen) or 'nothing'}")
 
 
@@ -175,7 +175,7 @@ async def browser_scroll(
     async with _tabs(ctx) as tabs:
         async with tabs.acting("the page was not scrolled") as page:
             if ref:
-                await (await tabs.element(page, ref)).scroll_into_view_if_needed()
+                await tabs.element(page, ref).scroll_into_view_if_needed()
             top, height = await page.evaluate(_SCROLL, None if ref else to)
         return await _told(tabs, f"the screen shows the page from pixel {top} on, of {height}")
 
@@ -243,7 +243,7 @@ async def browser_screenshot(
         async with tabs.acting("no picture was taken") as page:
             limit = tabs.seconds * 1000
             if ref:
-                data = await (await tabs.element(page, ref)).screenshot(timeout=limit)
+                data = await tabs.element(page, ref).screenshot(timeout=limit)
             elif full_page:
                 width, height = await page.evaluate("[innerWidth, document.documentElement.scrollHeight]")
                 data = await page.screenshot(
@@ -272,7 +272,7 @@ async def browser_back(ctx: ToolContext) -> ToolResult:
         async with tabs.acting("there was no going back") as page:
             if await page.go_back(wait_until="commit", timeout=tabs.seconds * 1000) is None:
                 raise ToolError("there is no page before this one in this tab; open one with browser_open")
-        return await _told(tabs, await _elements(tabs))
+        return await _told(tabs, await tabs.tree())
 
 
 @tool(effect="read", timeout=None, untrusted=True, outward=False)
@@ -320,15 +320,9 @@ async def _told(tabs: Tabs, text: str = "") -> ToolResult:
     return ToolResult("\n".join(filter(None, (state, tabs.site.shown(text)))), untrusted=tabs.source)
 
 
-async def _elements(tabs: Tabs, ref: str | None = None) -> str:
-    async with tabs.acting("the page was not read") as page:
-        part = await tabs.element(page, ref) if ref else page
-        return await part.aria_snapshot(mode="ai", timeout=tabs.seconds * 1000) or "(the page is empty)"
-
-
 async def _text(tabs: Tabs, ref: str | None = None) -> str:
     async with tabs.acting("the page was not read") as page:
-        part = await tabs.element(page, ref) if ref else page.locator("body")
+        part = tabs.element(page, ref) if ref else page.locator("body")
         text = await part.evaluate(f"part => (part.innerText ?? part.textContent).slice(0, {MAX_TEXT})")
     return str(text).strip() or "(no text)"
 

@@ -167,6 +167,8 @@ def reason(error: Exception) -> str:
     first, *log = (line.strip(" -╔═╗║╚╝") for line in str(error).splitlines() or [repr(error)])
     first = re.sub(r"^\w+\.\w+: ", "", first)
     first = re.sub(r"Timeout (\d+)ms exceeded\.?", lambda found: f"it took more than {int(found[1]) / 1000:g} s", first)
+    if 'waiting for locator("aria-ref=' in "".join(log) and "resolved to" not in "".join(log):
+        return "it is not on the page any more; read the page again"
     told = [line[:200] for line in log if "FATAL" in line] or [
         line[:200] for line in log[::-1] if _TELLING.search(line)
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -54,6 +55,11 @@ class Tabs:
         self._settings, self._proxy = settings, proxy
         self._current: Page | None = None
         self._notes: Counter[str] = Counter()
+        self._told = ""
+        """URL of the page that was told of last."""
+        self._read: Page | None = None
+        self._refs: set[str] = set()
+        """Of the page that was read last."""
         self._crashed = False
         self._opening = 0
         self._opened = asyncio.Event()
@@ -133,7 +139,7 @@ class Tabs:
             if page is None:
                 page = await self._context.new_page()
                 await self._watch(page)
-            self._current = page
+            self._current, self._told = page, ""
             try:
                 response = await page.goto(url, wait_until="commit", timeout=self.seconds * 1000)
             except failures() as error:
@@ -169,30 +175,39 @@ class Tabs:
             elif page.url != url and not page.is_closed():
                 await self._loaded(page)
 
-    async def element(self, page: Page, ref: str) -> Locator:
+    def element(self, page: Page, ref: str) -> Locator:
         """Return the element that a reference of the last reading names.
 
         Raises:
-            ToolError: There is none now.
+            ToolError: That has no such reference, or was of another page.
         """
         name = ref.strip().strip("[]").removeprefix("ref=")
-        found = page.get_by_ref(name)
-        with suppress(failures()):  # what is no reference at all
-            if await found.count() == 1:
-                return found
+        if self._read is page and name in self._refs:
+            return page.get_by_ref(name)
         raise ToolError(
             f"no element has the reference {ref!r} now; read the page with browser_read and take one of its [ref=…]"
         )
 
+    async def tree(self, ref: str | None = None) -> str:
+        """Return what is on the page, or in one of its elements, with references; those before count no more."""
+        async with self.acting("the page was not read") as page:
+            part = self.element(page, ref) if ref else page
+            text = await part.aria_snapshot(mode="ai", timeout=self.seconds * 1000)
+            self._read, self._refs = page, set(re.findall(r"\[ref=(\w+)\]", text))
+        return text or "(the page is empty)"
+
     async def state(self) -> str:
-        """Say which page is shown now, and what happened since this was last said."""
+        """Say which page is shown now, a new one with its title, and what happened since this was last said."""
         for name in await self.downloads.wait(LOADING):
             self._note(f"{name} is still being downloaded; browser_wait waits for it")
         lines = []
         with suppress(ToolError):
             page = self.page
-            async with self._acting("the title was not read"):
-                lines = [f"Page: {await page.title() or '(no title)'}", f"URL: {self.site.shown(page.url)}"]
+            lines = [f"URL: {page.url}"]
+            if page.url != self._told:
+                async with self._acting("the title was not read"):
+                    lines.insert(0, f"Page: {await page.title() or '(no title)'}")
+                self._told = page.url
             if len(self.all) > 1:
                 lines.append(f"Tab: {self.all.index(page) + 1} of {len(self.all)}; browser_tabs changes it")
         notes, self._notes = self._notes, Counter()
@@ -278,6 +293,11 @@ class Tabs:
             self._opening += 1
             self._opened.clear()
 
+        def replaced(page: Page) -> None:
+            if page is self._read:
+                self._read = None
+
+        page.on("domcontentloaded", replaced)
         session = await self._context.new_cdp_session(page)
         session.on("Page.windowOpen", opening)
         await session.send("Page.enable")

@@ -128,10 +128,10 @@ async def test_an_option_that_is_not_there_is_told(surfer: Surfer, shop: Web, mo
 async def test_text_that_comes_later_is_waited_for(surfer: Surfer, shop: Web) -> None:
     await surfer("open", url=shop.url)
     await surfer("click", ref=await surfer.ref('"deliver"'))
-    assert (await surfer("wait", text="delivered")).startswith("Page: 商店")
-    assert (await surfer("wait", gone="never was there")).startswith("Page: 商店")
+    assert (await surfer("wait", text="delivered")) == f"URL: {shop.url}/"
+    assert (await surfer("wait", gone="never was there")).startswith("URL: ")
     assert "it took more than 0.2 s" in await surfer("wait", text="never comes", seconds=0.2)
-    assert (await surfer("wait", seconds=0.1)).startswith("Page: 商店")
+    assert (await surfer("wait", seconds=0.1)).startswith("URL: ")
 
 
 async def test_a_part_of_a_page_can_be_read_and_photographed(surfer: Surfer, shop: Web) -> None:
@@ -212,8 +212,8 @@ async def test_a_file_of_the_workspace_is_opened_with_what_belongs_to_it(surfer:
     assert result.content.startswith("Page: 本地\nURL: file:///workspace/%E7%BD%91%E9%A1%B5/a%20b.html\n")
     assert 'heading "written"' in result.content
     assert result.untrusted == ()  # the run's own
-    await surfer("click", ref=await surfer.ref("link"))
-    assert (await surfer("read")).startswith("Page: (no title)\nURL: file:///workspace/%E7%BD%91%E9%A1%B5/c.html\n")
+    told = await surfer("click", ref=await surfer.ref("link"))
+    assert told.startswith("Page: (no title)\nURL: file:///workspace/%E7%BD%91%E9%A1%B5/c.html\n")
 
 
 async def test_a_page_of_the_workspace_that_reaches_out_carries_strangers_words(surfer: Surfer, shop: Web) -> None:
