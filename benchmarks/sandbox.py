@@ -16,8 +16,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, closing
 from pathlib import Path
 
-from orchestrator.sandbox import docker
-from orchestrator.sandbox.docker import BUILT, RUN_LABEL, DockerSandbox, DockerSettings
+from orchestrator.sandbox.client import BUILT, RUN_LABEL, connect
+from orchestrator.sandbox.docker import DockerSandbox, DockerSettings
 from orchestrator.threads import ThreadPool
 
 ROUNDS, FIRSTS, RUNS = 25, 8, 100
@@ -80,7 +80,7 @@ async def first(folder: Path, threads: ThreadPool) -> tuple[list[float], list[fl
 
 async def left_behind(folder: Path, threads: ThreadPool) -> str:
     def there() -> tuple[int, int, int]:
-        with closing(docker.connect()) as api:
+        with closing(connect()) as api:
             containers = len(api.containers(all=True, filters={"label": f"{RUN_LABEL}=bench"}))
         return containers, len(list(Path("/proc/self/fd").iterdir())), threading.active_count()
 

@@ -24,12 +24,12 @@ def _has_chromium() -> bool:
 
 
 def _has_docker() -> bool:
-    from orchestrator.sandbox import docker, engine
+    from orchestrator.sandbox import client, engine
 
     if engine.missing():
         return False
-    with closing(docker.connect()) as api:
-        return bool(api.images(docker.BUILT))
+    with closing(client.connect()) as api:
+        return bool(api.images(client.BUILT))
 
 
 _THERE: Mapping[str, Callable[[], bool]] = {

@@ -19,8 +19,9 @@ import pytest
 
 from orchestrator.errors import ToolError
 from orchestrator.events import Warned
-from orchestrator.sandbox import Ran, docker, engine
-from orchestrator.sandbox.docker import BUILT, OWNER_LABEL, RUN_LABEL, DockerSandbox, DockerSettings
+from orchestrator.sandbox import Ran, client, engine
+from orchestrator.sandbox.client import BUILT, OWNER_LABEL, RUN_LABEL
+from orchestrator.sandbox.docker import DockerSandbox, DockerSettings
 from orchestrator.sandbox.output import Output
 from orchestrator.sandbox.owner import is_dead, owner
 from orchestrator.serve import cli
@@ -39,8 +40,8 @@ Open = Callable[..., AbstractAsyncContextManager[DockerSandbox]]
 @pytest.fixture
 def api() -> Iterator[APIClient]:
     require("docker")
-    with closing(docker.connect()) as client:
-        yield client
+    with closing(client.connect()) as made:
+        yield made
 
 
 @pytest.fixture
@@ -268,8 +269,8 @@ class TestTheEngine:
                 pass
 
     def test_the_doctor_says_which_image_code_runs_in(self, api: APIClient) -> None:
-        assert docker.readiness(DockerSettings()) == f"ready; image {BUILT}"
-        missing = docker.readiness(DockerSettings(image="ori-no-such-image"))
+        assert client.readiness("") == f"ready; image {BUILT}"
+        missing = client.readiness("ori-no-such-image")
         assert missing.startswith(
             "ready, but the image ori-no-such-image is not here yet: docker pull ori-no-such-image"
         )

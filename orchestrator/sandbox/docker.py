@@ -14,8 +14,8 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import ExitStack, asynccontextmanager, closing, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -24,18 +24,15 @@ from pydantic import BaseModel, ByteSize, ConfigDict, Field
 
 from orchestrator.errors import ToolError
 from orchestrator.files import ENGINE_FOLDER, disk_usage, format_size
-from orchestrator.sandbox import Language, Ran, engine
+from orchestrator.sandbox import Language, Ran
+from orchestrator.sandbox.client import OWNER_LABEL, RUN_LABEL, connect, find_image, hanging_up, said_plainly, sweep
 from orchestrator.sandbox.output import Output
-from orchestrator.sandbox.owner import is_dead, owner
+from orchestrator.sandbox.owner import owner
 from orchestrator.threads import ThreadPool
 
 if TYPE_CHECKING:
     from docker import APIClient
 
-BUILT = "ori-sandbox"
-"""Image that `ori sandbox build` makes."""
-PULLED = "python:3.12-slim"
-OWNER_LABEL, RUN_LABEL = "ori.owner", "ori.run"
 ROOTS_USER = 10_001
 """User and group that code runs as, and that the workspace is given to, where this process is root."""
 _KEEPER = "65534:65534"
@@ -44,8 +41,6 @@ _FIRST_GROUP, _GROUPS = 60_000, 5_000
 """Groups that mark calls; Debian keeps this range free of users."""
 _PRINTED = 50_000_000
 """Bytes that a program may print before it is stopped: thousands of times what anybody reads."""
-_CONTROL = 60.0
-"""Seconds that a request to the engine may take. What a program prints is read without such a limit."""
 _ENDING = 3.0
 """Seconds that ending a call's processes may take; then the container is ended."""
 
@@ -190,7 +185,7 @@ class DockerSandbox:
         """
 
         def ready() -> DockerSandbox:
-            with _said_plainly():
+            with said_plainly():
                 api = connect()
                 image = find_image(api, settings.image, report)
                 sweep(api)
@@ -239,7 +234,7 @@ class DockerSandbox:
         self._code.mkdir(mode=0o755, parents=True, exist_ok=True)
         file.write_text(code, "utf-8", errors="replace")
         file.chmod(0o644)
-        with _said_plainly():
+        with said_plainly():
             try:
                 self._create(call)
             except APIError:
@@ -263,10 +258,10 @@ class DockerSandbox:
         from docker.utils.socket import frames_iter
 
         try:
-            with _said_plainly():
+            with said_plainly():
                 if not call.begin():
                     return None
-                with _hanging_up(self._api.exec_start(call.exec_id, socket=True)) as connection:
+                with hanging_up(self._api.exec_start(call.exec_id, socket=True)) as connection:
                     for _, data in frames_iter(connection, tty=False):  # waits for as long as the program is quiet
                         call.output.add(data)
                 return self._exit_code(call.exec_id)
@@ -286,14 +281,14 @@ class DockerSandbox:
     def _end_group(self, call: _Call) -> None:
         if not call.give_up():
             return
-        with _said_plainly():
+        with said_plainly():
             end = ["sh", "-c", f"{_END} end {call.group}; exit 0"]
             while self._quietly(call.container, end, self._as(call)) or self._exit_code(call.exec_id) is None:
                 time.sleep(0.02)  # the engine has not started it yet
 
     def _require(self, language: Language, container: str) -> None:
         """Raise `ToolError` if the image does not have what runs a language."""
-        with _said_plainly():
+        with said_plainly():
             found = [
                 name
                 for name, (_, [program, *_]) in _LANGUAGES.items()
@@ -351,7 +346,7 @@ class DockerSandbox:
         )
         container: str = made["Id"]
         self._held.close()
-        self._held.enter_context(_hanging_up(self._api.attach_socket(container, {"stdin": 1, "stream": 1})))
+        self._held.enter_context(hanging_up(self._api.attach_socket(container, {"stdin": 1, "stream": 1})))
         self._api.start(container)
         return container
 
@@ -397,7 +392,7 @@ class DockerSandbox:
     def _remove(self, container: str) -> None:
         from docker.errors import APIError
 
-        with _said_plainly(), suppress(APIError):  # it ended by itself, and the engine is removing it
+        with said_plainly(), suppress(APIError):  # it ended by itself, and the engine is removing it
             self._api.remove_container(container, force=True, v=True)
 
     def _close(self) -> None:
@@ -409,102 +404,3 @@ class DockerSandbox:
         self._held.close()
         self._api.close()
         shutil.rmtree(self._code, ignore_errors=True)
-
-
-def connect() -> APIClient:
-    """Return a connection to the container engine.
-
-    Raises:
-        ToolError: There is none, or it does not answer.
-    """
-    from docker import APIClient
-    from docker.utils import kwargs_from_env
-
-    if why := engine.missing():
-        raise ToolError(f"no code can be run: {why}")
-    given: dict[str, Any] = {"base_url": engine.address(), "timeout": _CONTROL, **kwargs_from_env()}
-    return APIClient(**given)
-
-
-def find_image(api: APIClient, wanted: str, report: Callable[[str], None]) -> str:
-    """Return the name of an image that is there, pulling it where needed.
-
-    Args:
-        api: The engine.
-        wanted: Its name; empty: the one that was built here, else the one that is pulled by default.
-        report: Told how far the pulling is.
-
-    Raises:
-        ToolError: It is not there and cannot be pulled.
-    """
-    from docker.errors import DockerException, ImageNotFound
-
-    for name in (names := _names(wanted)):
-        with suppress(ImageNotFound):
-            api.inspect_image(name)
-            return name
-    name = names[-1]
-    report(f"pulling {name}")
-    try:
-        for step in api.pull(name, stream=True, decode=True):
-            if "error" in step:
-                raise DockerException(step["error"])
-            if "progress" not in step:
-                report(f"pulling {name}: {step.get('id', '')} {step.get('status', '')}")
-    except (DockerException, OSError) as error:
-        raise ToolError(
-            f"the image {name!r} is not there and cannot be pulled: {error}; `ori sandbox build` makes one from "
-            "Debian's packages, or name one that is there in ori.yaml under tools: code: image:"
-        ) from error
-    return name
-
-
-def _names(wanted: str) -> list[str]:
-    return [wanted] if wanted else [BUILT, PULLED]
-
-
-def readiness(settings: DockerSettings) -> str:
-    """Say what code would run in here, or what its first run will have to fetch.
-
-    Raises:
-        ToolError: The engine does not answer.
-    """
-    with _said_plainly(), closing(connect()) as api:
-        names = _names(settings.image)
-        there = next((name for name in names if api.images(name)), None)
-        if there:
-            return f"ready; image {there}"
-        help = "where nothing can be pulled: sudo ori sandbox build"
-        return f"ready, but the image {names[-1]} is not here yet: docker pull {names[-1]}; {help}"
-
-
-def sweep(api: APIClient) -> None:
-    """Remove the containers of processes that died; those of living ones are left alone."""
-    from docker.errors import APIError
-
-    for container in api.containers(all=True, filters={"label": OWNER_LABEL}):
-        if is_dead(container["Labels"][OWNER_LABEL]):
-            with suppress(APIError):  # somebody else sweeps, too
-                api.remove_container(container["Id"], force=True, v=True)
-
-
-@contextmanager
-def _hanging_up(connection: Any) -> Iterator[Any]:
-    """Close a connection that the engine's library took out of its pool, with all that it holds open."""
-    try:
-        yield connection
-    finally:
-        connection._response.close()
-
-
-@contextmanager
-def _said_plainly() -> Iterator[None]:
-    """Turn what the engine and its library raise inside the block into words for the model."""
-    from docker.errors import APIError, DockerException
-
-    try:
-        yield
-    except APIError as error:
-        raise ToolError(f"the container engine refuses: {error.explanation or error}") from error
-    except (DockerException, OSError) as error:
-        raise ToolError(f"the container engine does not answer: {error}") from error

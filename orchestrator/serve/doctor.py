@@ -109,10 +109,11 @@ async def _servers(folder: Path, settings: Settings) -> Rows:
 
 def _ready(tool: Tool) -> str:
     """Say that a tool can be offered; of one that runs code, also whether its image is there."""
-    from orchestrator.sandbox.docker import DockerSettings, readiness
+    from orchestrator.sandbox.client import readiness
+    from orchestrator.sandbox.docker import DockerSettings
 
     try:
-        return readiness(tool.settings) if isinstance(tool.settings, DockerSettings) else "ready"
+        return readiness(tool.settings.image) if isinstance(tool.settings, DockerSettings) else "ready"
     except ToolError as error:
         return str(error)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from orchestrator.errors import ConfigError, OriError
 from orchestrator.files import format_size
-from orchestrator.sandbox import docker
+from orchestrator.sandbox.client import BUILT, connect
 from orchestrator.serve.report import Report
 
 PACKAGES = ("python3",)
@@ -28,16 +28,16 @@ def build(args: Namespace) -> Report:
     if shutil.which("debootstrap") is None:
         raise ConfigError("debootstrap is missing, which fetches Debian's packages: sudo apt install debootstrap")
     packages = list(dict.fromkeys([*PACKAGES, *args.package]))
-    with closing(docker.connect()) as api, tempfile.TemporaryDirectory(prefix="ori-image-") as folder:
+    with closing(connect()) as api, tempfile.TemporaryDirectory(prefix="ori-image-") as folder:
         root = Path(folder, "root")
         mirror = [args.mirror] if args.mirror else []
         _run(["debootstrap", "--variant=minbase", f"--include={','.join(packages)}", args.suite, str(root), *mirror])
         left_out = [f"--exclude=./{path}/*" for path in _LEFT_OUT]
         with subprocess.Popen(["tar", "-C", root, *left_out, "-c", "."], stdout=subprocess.PIPE) as tar:
-            api.import_image_from_stream(tar.stdout, repository=docker.BUILT)
-        size = api.inspect_image(docker.BUILT)["Size"]
-    text = f"the image {docker.BUILT} ({format_size(size)}) is ready, and is what run_code uses"
-    return Report(data={"image": docker.BUILT, "size": size, "packages": packages}, text=text)
+            api.import_image_from_stream(tar.stdout, repository=BUILT)
+        size = api.inspect_image(BUILT)["Size"]
+    text = f"the image {BUILT} ({format_size(size)}) is ready, and is what run_code uses"
+    return Report(data={"image": BUILT, "size": size, "packages": packages}, text=text)
 
 
 def _run(command: list[str]) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import ToolError
-from orchestrator.sandbox.docker import BUILT
+from orchestrator.sandbox.client import BUILT
 from orchestrator.tool import ToolResult
 from tests.parts import require
 from tests.tools.conftest import Bench
