@@ -15,6 +15,7 @@ from orchestrator.events import Event, RunEnded, RunStarted, VariableSet, Warned
 from orchestrator.fitting import quote
 from orchestrator.loop import Given
 from orchestrator.results import RunResult
+from orchestrator.toolbox import fence
 
 GOALS = 10
 """Earlier goals of a session that its digest tells of."""
@@ -29,9 +30,7 @@ async def recall(context: RunContext, path: str, task: str) -> list[Given]:
     except MemoryStoreError as error:
         context.log.add(Warned(path=path, text=str(error)))
         return []
-    listed = "\n".join(f"- {memory.text}" for memory in memories)
-    sources = {source: None for memory in memories for source in memory.untrusted}
-    return [Given(context.text("memories"), listed, tuple(sources))] if memories else []
+    return _given(context, "memories", [(f"- {memory.text}", memory.untrusted) for memory in memories])
 
 
 def session(context: RunContext, earlier: Sequence[Event]) -> list[Given]:
@@ -39,23 +38,22 @@ def session(context: RunContext, earlier: Sequence[Event]) -> list[Given]:
 
     Args:
         context: The run.
-        earlier: Starts, ends and variables of those runs, in order.
+        earlier: Starts, ends and variables of those runs.
     """
     goals: dict[str, str] = {}
-    told: list[str] = []
-    sources: dict[str, None] = {}
-    for event in earlier:
+    told: dict[str, tuple[str, Sequence[str]]] = {}
+    for event in sorted(earlier, key=lambda event: event.at):
         match event:
             case RunStarted():
                 goals[event.run] = event.goal
             case RunEnded():
-                told.append(_told(goals.get(event.run, ""), event.result))
-                sources |= dict.fromkeys(event.result.untrusted)
+                told.pop(event.run, None)  # it has gone on since
+                told[event.run] = _told(goals.get(event.run, ""), event.result), event.result.untrusted
             case VariableSet(deleted=True):
                 context.variables.pop(event.name, None)
             case VariableSet():
                 context.variables.seen_by(partial(tuple, event.sources), tuple)[event.name] = event.value
-    return [Given(context.text("session"), "\n".join(told[-GOALS:]), tuple(sources))] if told else []
+    return _given(context, "session", list(told.values())[-GOALS:])
 
 
 async def keep(context: RunContext, result: RunResult) -> None:
@@ -65,12 +63,26 @@ async def keep(context: RunContext, result: RunResult) -> None:
     form = context.formatted_goal.expected_output if context.formatted_goal else None
     try:
         if form and result.status == "done":
-            await context.memory.remember(context.text("preferred_form", form=form), kind="profile")
-        for tool, why in context.broken_tools.items():
-            if why is not None:
-                await context.memory.remember(context.text("failed_tool", tool=tool, why=why), kind="failure")
+            wanted = context.text("preferred_form", form=quote(form, _ANSWER))
+            await context.memory.remember(wanted, kind="profile", untrusted=result.untrusted)
+        for tool, broken in context.broken_tools.items():
+            if broken is not None:
+                why, sources = broken
+                told = context.text("failed_tool", tool=tool, why=why)
+                await context.memory.remember(told, kind="failure", untrusted=sources)
     except MemoryStoreError as error:
         context.log.add(Warned(text=str(error)))
+
+
+def _given(context: RunContext, introduction: str, lines: Sequence[tuple[str, Sequence[str]]]) -> list[Given]:
+    """Return lines as they are given to a loop, each with what strangers may have written that it carries words of."""
+    sources = tuple(dict.fromkeys(source for _, untrusted in lines for source in untrusted))
+    text = "\n".join(line for line, _ in lines)
+    return (
+        [Given(context.text(introduction), fence(context, text, sources) if sources else text, sources)]
+        if lines
+        else []
+    )
 
 
 def _told(goal: str, result: RunResult) -> str:

@@ -61,13 +61,13 @@ def best_scored(specs: Sequence[ToolSpec], scores: Sequence[float], task: str) -
         return list(specs)
     order = sorted(range(len(specs)), key=lambda n: -scores[n])
     fitting = {n for n in order[:CHOSEN] if scores[n] >= THRESHOLD * max(scores)}
-    return [spec for n, spec in enumerate(specs) if n in fitting or _names(task, spec.name)]
+    return [spec for n, spec in enumerate(specs) if n in fitting or names(task, spec.name)]
 
 
 def finding_tools(specs: Sequence[ToolSpec], find: str, call: str) -> dict[str, Tool]:
     """Return the two tools by which a loop reaches what it is not shown.
 
-    The second is never run: the toolbox makes the call that stands in it (see `call_within`).
+    The second is never run: the toolbox makes the call that stands in it.
 
     Args:
         specs: All that can be found.
@@ -90,7 +90,6 @@ def finding_tools(specs: Sequence[ToolSpec], find: str, call: str) -> dict[str, 
             invoke=invoke,
             validate=dict,
             effect="read",
-            cut=False,
         ),
         CALL_TOOL: Tool(
             name=CALL_TOOL,
@@ -101,21 +100,18 @@ def finding_tools(specs: Sequence[ToolSpec], find: str, call: str) -> dict[str, 
             ),
             invoke=invoke,
             validate=dict,
+            unwrap=lambda arguments: (arguments["name"], orjson.dumps(arguments["arguments"]).decode()),
         ),
     }
-
-
-def call_within(arguments: Mapping[str, Any]) -> tuple[str, str]:
-    """Return name and arguments (JSON) of the call that stands in a `call_tool`."""
-    return arguments["name"], orjson.dumps(arguments["arguments"]).decode()
 
 
 def _object(**properties: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
 
 
-def _names(task: str, tool: str) -> bool:
-    return re.search(rf"(?<![\w-]){re.escape(tool)}(?![\w-])", task) is not None
+def names(task: str, tool: str) -> bool:
+    """Whether a task names a tool; a script that puts no spaces between words may stand right beside it."""
+    return re.search(rf"(?<![\w-]){re.escape(tool)}(?![\w-])", task, re.ASCII) is not None
 
 
 def _shown(spec: ToolSpec) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Literal
@@ -131,8 +131,8 @@ class RunContext:
     """What was done before the run was interrupted; empty in a new one."""
     schemas: Mapping[str, Any] = field(default_factory=dict)
     """How tools were described when the run began; those that are not in it are as today."""
-    broken_tools: dict[str, str | None] = field(default_factory=dict)
-    """Why a tool failed, by the tool; None once a call of it went well."""
+    broken_tools: dict[str, tuple[str, Sequence[str]] | None] = field(default_factory=dict)
+    """Why a tool failed, by the tool, and who may have written that; None once a call of it went well."""
     constraints: tuple[str, ...] = ()
     formatted_goal: FormattedGoal | None = None
 

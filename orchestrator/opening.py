@@ -98,7 +98,7 @@ class Opening:
             tools = {DELEGATE: planner.tool(), **tools}
         if output is not None and profile.structured == "tool":
             tools[RESULT_TOOL] = result_tool(output, context.text("submit_result"))
-        own = [tool.spec() for name, tool in tools.items() if name not in (DELEGATE, RESULT_TOOL)]
+        own = [tool for name, tool in tools.items() if name not in (DELEGATE, RESULT_TOOL)]
         hidden = await hidden_tools(Caller(context, path, role, model), own, goal)
         if hidden:
             tools |= self._finding(tools, hidden)

@@ -83,10 +83,10 @@ class Bm25:
         return order[:count]
 
 
-def read_scores(reply: str, number: int) -> list[float]:
-    """Read a model's scores of numbered texts, as `{"1": 0.8, "2": 0.0}`; one that cannot be read keeps its text."""
+def read_scores(reply: str, number: int, unread: float = 1.0) -> list[float]:
+    """Read a model's scores of numbered texts, as `{"1": 0.8, "2": 0.0}`; one that cannot be read is `unread`."""
     read = {int(n): float(score) for n, score in _SCORE.findall(reply)}
-    return [read.get(n, 1.0) for n in range(1, number + 1)]
+    return [read.get(n, unread) for n in range(1, number + 1)]
 
 
 def gist(text: str, most: int) -> str:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from orchestrator.caller import Caller, Weight
-from orchestrator.choice import MANY, ToolSearch, best_scored
+from orchestrator.choice import MANY, ToolSearch, best_scored, names
 from orchestrator.context import record_key
 from orchestrator.conversation import counts_of
 from orchestrator.errors import ModelError, OutOfBudget
 from orchestrator.events import Warned
 from orchestrator.messages import Message, Request, ToolSpec
 from orchestrator.relevance import read_scores
+from orchestrator.tool import Tool
 
 _SAID = 200
 """Characters of a tool's description that the model judges it by."""
@@ -19,19 +20,21 @@ _ANSWER = 12
 """Tokens that the score of one tool takes."""
 
 
-async def hidden_tools(caller: Caller, specs: Sequence[ToolSpec], task: str) -> set[str]:
+async def hidden_tools(caller: Caller, tools: Sequence[Tool], task: str) -> set[str]:
     """Return the names of the tools that a loop is not shown.
 
     Args:
         caller: Makes the loop's model calls.
-        specs: All tools to choose from.
+        tools: All tools to choose from.
         task: What the loop is asked.
     """
-    if len(specs) <= MANY or caller.role.choose_tools == "all":
+    if len(tools) <= MANY or caller.role.choose_tools == "all":
         return set()
+    specs = [tool.spec() for tool in tools]
     scores = await _scores(caller, specs, task) if caller.role.choose_tools == "model" else []
-    shown = best_scored(specs, scores, task) if scores else ToolSearch(specs).choose(task)
-    return {spec.name for spec in specs} - {spec.name for spec in shown}
+    chosen = best_scored(specs, scores, task) if any(scores) else ToolSearch(specs).choose(task)
+    shown = {spec.name for spec in chosen} | {tool.name for tool in tools if tool.title and names(task, tool.title)}
+    return {tool.name for tool in tools} - shown
 
 
 async def _scores(caller: Caller, specs: Sequence[ToolSpec], task: str) -> list[float]:
@@ -47,4 +50,4 @@ async def _scores(caller: Caller, specs: Sequence[ToolSpec], task: str) -> list[
     except (ModelError, OutOfBudget) as error:
         context.log.add(Warned(path=caller.path, key=key, text=f"tools are chosen without the model: {error}"))
         return []
-    return read_scores(reply.content, len(specs)) if reply.content.strip() else []
+    return read_scores(reply.content, len(specs), unread=0.0)

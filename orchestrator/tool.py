@@ -156,6 +156,8 @@ class Tool:
     """Runs a stretch of neighbouring calls of this tool as one."""
     digest: Callable[[int], str] | None = None
     """Says in about so many tokens what came of all calls so far; stands for them when they leave the conversation."""
+    unwrap: Callable[[dict[str, Any]], tuple[str, str]] | None = None
+    """Returns name and arguments (JSON) of the call that stands in its arguments: that one is made, never its own."""
     misused: Callable[[str], str] | None = None
     """Told what was wrong with arguments that could not be bound; returns what the model reads."""
     title: str = ""
@@ -277,6 +279,8 @@ _SENTENCES = {
 }
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+RESERVED = frozenset({"delegate", "submit_result", "find_tools", "call_tool"})
+"""Tools that the engine itself adds to a loop."""
 
 
 def _check(made: Tool, signature: Signature) -> None:
@@ -284,6 +288,8 @@ def _check(made: Tool, signature: Signature) -> None:
     where = f"tool {made.name!r}"
     if not _NAME.fullmatch(made.name):
         raise ConfigError(f"{where}: a name has 1 to 64 letters, digits, '_' or '-'; give another one: @tool(name=…)")
+    if made.name in RESERVED:
+        raise ConfigError(f"{where}: the engine has a tool of this name; give another one: @tool(name=…)")
     if made.effect not in get_args(Effect):
         raise ConfigError(f"{where}: no effect is called {made.effect!r}{nearest(str(made.effect), get_args(Effect))}")
     if made.timeout is not None and made.timeout <= 0:

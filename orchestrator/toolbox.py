@@ -12,7 +12,6 @@ from typing import Any
 import orjson
 
 from orchestrator.binding import BindingError, bind
-from orchestrator.choice import CALL_TOOL, call_within
 from orchestrator.context import RunContext, record_key
 from orchestrator.conversation import Conversation
 from orchestrator.errors import LoopStopped, RunStopped, ToolError, nearest
@@ -282,16 +281,18 @@ class Toolbox:
             return
         job.tool = tool
         try:
-            job.arguments = bind(arguments, tool)
+            bound = bind(arguments, tool)
+            inner = tool.unwrap(bound) if tool.unwrap else None
         except BindingError as error:
             job.fail(tool.misused(str(error)) if tool.misused else str(error))
         except Exception as error:  # noqa: BLE001 - a validator of the tool's own models may raise anything
             job.fail(f"the arguments of {tool.name} could not be checked: {type(error).__name__}: {error}")
-        if tool.name == CALL_TOOL and job.arguments is not None:
-            name, arguments = call_within(job.arguments)
-            job.call = replace(job.call, name=name, arguments=arguments)
-            job.tool = job.arguments = None
-            self._bind(job, arguments)
+        else:
+            if inner is None:
+                job.arguments = bound
+            else:
+                job.tool, job.call = None, replace(job.call, name=inner[0], arguments=inner[1])
+                self._bind(job, inner[1])
 
     def _intend(self, job: _Job) -> None:
         assert job.tool is not None
@@ -400,7 +401,7 @@ class Toolbox:
         final = result.final and not result.error
         counted = not job.refused and (job.tool is None or job.tool.counted)
         if job.arguments is not None and self.context.broken_tools.get(job.name, True) is not None:
-            self.context.broken_tools[job.name] = failure.message if failure else None
+            self.context.broken_tools[job.name] = (failure.message, sources) if failure else None
         self.context.log.add(
             ToolReturned(
                 path=self.path,

@@ -1,13 +1,17 @@
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from benchmarks.tool_choice import TOP, rows, tools
 from orchestrator import Role, tool
-from orchestrator.choice import CHOSEN, MANY, ToolSearch
-from orchestrator.events import ToolReturned, ToolStarted, Warned
+from orchestrator.choice import CALL_TOOL, CHOSEN, FIND_TOOLS, MANY, ToolSearch
+from orchestrator.delegate import NAME as DELEGATE
+from orchestrator.errors import ConfigError
+from orchestrator.events import ApprovalAsked, ToolReturned, ToolStarted, Warned
 from orchestrator.messages import ToolSpec
+from orchestrator.schema import RESULT_TOOL
 from orchestrator.testing import ScriptedServer, call, fault, text
 from orchestrator.tool import Tool
 from tests.engine import logged, orchestrator
@@ -66,6 +70,11 @@ def test_a_tool_that_the_task_names_is_shown_whatever_its_score() -> None:
     assert "qqq" not in [spec.name for spec in ToolSearch(many).choose("feeds animals, then qqqq, feeds animals")]
 
 
+def test_a_task_may_name_a_tool_in_a_script_without_spaces() -> None:
+    many = [spec(f"zoo_{n}", "喂养动物") for n in range(MANY + 10)] + [spec("qqq", "")]
+    assert "qqq" in [spec.name for spec in ToolSearch(many).choose("先用qqq再喂养动物")]
+
+
 def test_where_nothing_fits_all_are_shown() -> None:
     many = [spec(f"t{n}", "animal") for n in range(MANY + 10)]
     assert ToolSearch(many).choose("天气") == many
@@ -116,6 +125,76 @@ async def test_a_role_may_have_all_its_tools_shown() -> None:
     assert offered(server.requests[0]) == [t.name for t in FEEDERS]
 
 
+def within(depth: int, grams: object = 5) -> dict[str, Any]:
+    """Return a call of `call_tool` in a call of `call_tool`, so many deep."""
+    call = {"name": "feed_animal20", "arguments": {"grams": grams}}
+    for _ in range(depth):
+        call = {"name": "call_tool", "arguments": call}
+    return call
+
+
+async def test_calls_within_calls_are_made_or_refused_but_end_nothing() -> None:
+    deep: Any = []
+    for _ in range(400):
+        deep = [deep]
+    script = [call("call_tool", within(n)) for n in (3, 400)] + [call("call_tool", within(0, deep)), text("fed")]
+    async with ScriptedServer(script) as server, orchestrator(server, [KEEPER], FEEDERS) as orch:
+        result = await orch.run_role("keeper", TASK)
+    made, *refused = [m["content"] for m in server.requests[-1]["messages"] if m["role"] == "tool"]
+    assert result.status == "done"
+    assert made == "animal20 ate 5 g"
+    assert all("call_tool could not be checked" in told for told in refused)
+
+
+async def test_a_call_within_asks_a_person_as_any_other_does() -> None:
+    @tool(effect="once", approval=True)
+    def sell(animal: str) -> str:
+        """Sell one."""
+        return f"{animal} is sold"
+
+    role = KEEPER.model_copy(update={"tools": (*KEEPER.tools, "sell")})
+    asked: list[str] = []
+
+    async def approve(question: ApprovalAsked) -> dict[str, Any]:
+        asked.append(f"{question.name} {question.arguments}")
+        return {"animal": "animal2"}
+
+    script = [call("call_tool", {"name": "sell", "arguments": {"animal": "animal1"}}), text("sold")]
+    for options, told in (({}, "nobody can be asked"), ({"approve": approve}, "animal2 is sold")):
+        async with ScriptedServer(script) as server, orchestrator(server, [role], [*FEEDERS, sell], **options) as orch:
+            await orch.run_role("keeper", TASK)
+        assert "sell" not in offered(server.requests[0])
+        assert told in server.requests[-1]["messages"][-1]["content"]
+    assert asked == ['sell {"animal":"animal1"}']
+
+
+async def test_a_search_shows_no_more_than_a_conversation_bears() -> None:
+    def wordy(number: int) -> Tool:
+        @tool(name=f"wordy_{number}", effect="read")
+        def wordy() -> str:
+            return ""
+
+        return replace(wordy, description=f"Says zebra {number}. " + "And more. " * 5000)
+
+    wordies = [wordy(number) for number in range(10)]
+    role = KEEPER.model_copy(update={"tools": (*KEEPER.tools, *(w.name for w in wordies))})
+    script = [call("find_tools", {"query": "zebra"}), text("seen")]
+    async with ScriptedServer(script) as server, orchestrator(server, [role], [*FEEDERS, *wordies]) as orch:
+        await orch.run_role("keeper", TASK)
+    assert len(server.requests[-1]["messages"][-1]["content"]) < 13_000
+
+
+@pytest.mark.parametrize("name", ["delegate", "submit_result", "find_tools", "call_tool"])
+def test_the_names_of_the_engines_own_tools_are_taken(name: str) -> None:
+    assert name in (DELEGATE, RESULT_TOOL, FIND_TOOLS, CALL_TOOL)
+    with pytest.raises(ConfigError, match="the engine has a tool of this name"):
+
+        @tool(name=name)
+        def mine() -> str:
+            """Do something of mine."""
+            return ""
+
+
 CHOOSER = KEEPER.model_copy(update={"choose_tools": "model"})
 
 
@@ -129,6 +208,14 @@ async def test_the_model_may_choose_in_one_call_for_all_tools() -> None:
     assert "tools" not in ranking
     assert offered(turn) == ["feed_animal5", "feed_animal30", "find_tools", "call_tool"]
     assert result.usage.calls == 2
+
+
+@pytest.mark.parametrize("said", ["I cannot rank these.", "", "{}", '{"1": 2, "2": -1}', '{"1": 0.0}'])
+async def test_scores_that_cannot_be_read_leave_it_to_the_words(said: str) -> None:
+    script = [text(said), text("fed")]
+    async with ScriptedServer(script) as server, orchestrator(server, [CHOOSER], FEEDERS) as orch:
+        await orch.run_role("keeper", TASK)
+    assert {"feed_animal3", "feed_animal7"} <= set(offered(server.requests[-1]))
 
 
 async def test_a_model_that_does_not_choose_leaves_it_to_the_words() -> None:

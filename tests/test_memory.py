@@ -11,7 +11,8 @@ import pytest
 from orchestrator.errors import MemoryStoreError, ModelError, ToolError
 from orchestrator.failure import Failure, FailureKind
 from orchestrator.memory import SHORT_TERM, Memory, Owner, Recollection
-from orchestrator.memory.sqlite import SqliteMemory
+from orchestrator.memory.sqlite import _READ_AT_MOST, SqliteMemory, insert
+from orchestrator.models.embedding import OpenAIEmbedder
 
 MIRA, TOM, MORNING = Owner(user="mira"), Owner(user="tom"), Owner(session="morning")
 
@@ -27,6 +28,8 @@ class Clock:
 
 class Meanings:
     """Embeds a text as how often it speaks of boats and of cars, whatever they are called."""
+
+    model = "meanings"
 
     def __init__(self) -> None:
         self.asked: list[list[str]] = []
@@ -80,12 +83,32 @@ async def test_a_user_sees_only_what_is_theirs(store: SqliteMemory) -> None:
     assert len(await store.all()) == 3
 
 
+async def test_what_others_said_hides_nothing_of_a_user(store: SqliteMemory) -> None:
+    await store.all()  # makes the tables
+    with sqlite3.connect(store.path) as db:
+        for number in range(_READ_AT_MOST + 1):
+            insert(db, Memory(text=f"wants tables, says {number}", owner=Owner(user=f"u{number}")))
+        insert(db, Memory(text="sells quarterly zebras", owner=TOM))
+    await add(store, "I like tables with borders.")
+    assert await found(store, "Make tables of the quarterly zebras") == ["I like tables with borders."]
+
+
+@pytest.mark.parametrize(
+    "text", ["ο λόγος της πόλεως", "𠮷野家で食べた", "İstanbul'da bir gün", "ﬁnance ① ²"], ids=ascii
+)
+async def test_each_script_is_found_by_its_own_words(store: SqliteMemory, text: str) -> None:
+    await add(store, text)
+    for word in text.split():
+        assert await found(store, word) == [text]
+
+
 async def test_what_belongs_to_a_session_is_gone_after_a_day(store: SqliteMemory, clock: Clock) -> None:
     await add(store, "The code is 5555.", owner=MORNING, expires=clock.now + SHORT_TERM)
     clock.now += SHORT_TERM - 1
     assert await found(store, "code", MORNING) == ["The code is 5555."]
     clock.now += 2
     assert await found(store, "code", MORNING) == []
+    assert await store.all() == []
     await add(store, "something else")
     assert len(await store.all()) == 1
 
@@ -99,9 +122,18 @@ async def test_what_says_the_same_is_kept_once(store: SqliteMemory) -> None:
     assert len(await store.all()) == 2
 
 
-async def test_another_number_is_another_fact(store: SqliteMemory) -> None:
-    await add(store, "the price of the lamp in the red shop at the corner is 30 euros today")
-    await add(store, "the price of the lamp in the red shop at the corner is 31 euros today")
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("the price of the lamp in the red shop is 30 euros", "the price of the lamp in the red shop is 31 euros"),
+        ("30 pallets go from depot 5 to depot 7", "30 pallets go from depot 7 to depot 5"),
+        ("Ana owes Tom money", "Tom owes Ana money"),
+        ("the lamp costs 5 $", "the lamp costs 5 €"),
+        ("张三欠李四钱", "李四欠张三钱"),
+    ],
+)
+async def test_what_says_something_else_is_another_fact(store: SqliteMemory, one: str, other: str) -> None:
+    await add(store, one, other)
     assert len(await store.all(MIRA)) == 2
 
 
@@ -120,6 +152,8 @@ async def test_what_is_forgotten_is_not_found(store: SqliteMemory) -> None:
     assert await found(store, "lamp") == ["blue lamp"]
     assert await store.forget([other.id]) == 1
     assert await found(store, "lamp") == []
+    with pytest.raises(MemoryStoreError, match="too large"):
+        await store.forget([2**70])
 
 
 async def test_it_opens_again_and_two_at_a_time_may_write(tmp_path: Path) -> None:
@@ -155,9 +189,48 @@ async def test_embeddings_rank_by_meaning_what_the_words_found(tmp_path: Path) -
     await add(store, "The train to Oslo leaves at noon.")
     assert (await found(store, "the train to Oslo"))[0].startswith("The train")
     meanings.down = False
-    assert len(await found(store, "Oslo ship")) == 3
-    assert meanings.asked[-1] == ["Oslo ship", "The train to Oslo leaves at noon."]
+    for asked in (["Oslo ship", "The train to Oslo leaves at noon."], ["Oslo ship"]):  # once, then it is known
+        assert len(await found(store, "Oslo ship")) == 3
+        assert meanings.asked[-1] == asked
+    meanings.model = "another"  # the vectors that there are say nothing beside its own
+    await found(store, "Oslo ship")
+    assert len(meanings.asked[-1]) == 4
     await store.aclose()
+
+
+WRONG = {
+    "fewer": '{"data": [{"index": 0, "embedding": [1.0]}]}',
+    "not numbered": '{"data": [{"index": 0, "embedding": [1.0]}, {"index": 0, "embedding": [1.0]}]}',
+    "base64": '{"data": [{"index": 0, "embedding": "AACAPw=="}, {"index": 1, "embedding": "AACAPw=="}]}',
+    "nan": '{"data": [{"index": 0, "embedding": [NaN]}, {"index": 1, "embedding": [NaN]}]}',
+    "none": '{"data": null}',
+    "html": "<html>Welcome</html>",
+    "empty": "",
+}
+
+
+@pytest.mark.parametrize("answer", WRONG.values(), ids=WRONG)
+async def test_wrong_embeddings_leave_the_ranking_to_the_words(tmp_path: Path, answer: str) -> None:
+    asked: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readuntil(b"\r\n\r\n"))
+        body = answer.encode()
+        kind = b"Content-Type: application/json\r\nConnection: close\r\n"
+        writer.write(b"HTTP/1.1 200 OK\r\n" + kind + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        embedder = OpenAIEmbedder("e", base_url=f"http://127.0.0.1:{port}/v1")
+        store = SqliteMemory(tmp_path / "m.db", embedder=embedder)
+        await add(store, "The ferry to Oslo leaves at nine.")
+        assert await found(store, "the ferry") == ["The ferry to Oslo leaves at nine."]
+        with pytest.raises(ModelError):
+            await embedder.embed(["one", "two"])
+        await store.aclose()
+    assert len(asked) == 2
 
 
 async def test_a_run_recalls_the_profile_first_and_five_at_most(store: SqliteMemory) -> None:
@@ -170,6 +243,33 @@ async def test_a_run_recalls_the_profile_first_and_five_at_most(store: SqliteMem
     assert [memory.kind for memory in recalled] == ["profile"] + ["fact"] * 4
     assert recalled[1].text == "lamp 3 is in room 3"
     assert recalled[1].run == "r1"
+
+
+async def test_a_profile_leaves_room_for_what_was_asked(store: SqliteMemory) -> None:
+    run = Recollection(store, MIRA, "r1")
+    await run.remember("Answers in German, as tables.", kind="profile")
+    await run.remember("lamp 3 is in room 3")
+    assert [memory.text for memory in await run.recall("lamp", 1)] == ["lamp 3 is in room 3"]
+
+
+async def test_a_long_text_is_no_memory_and_one_that_is_there_is_told_in_part(store: SqliteMemory) -> None:
+    run = Recollection(store, MIRA, "r1")
+    with pytest.raises(ToolError, match="1000 at most"):
+        await run.remember("lamp " * 1000)
+    await add(store, "lamp " * 200_000)
+    [told] = await run.recall("lamp")
+    assert len(told.text) < 1100
+
+
+async def test_a_text_that_no_file_can_hold_is_mended(store: SqliteMemory) -> None:
+    assert (await Recollection(store, MIRA, "r1").remember("lamp \ud800 \x00 3")).text == "lamp ? \x00 3"
+    assert await found(store, "\ud800 lamp") == ["lamp ? \x00 3"]
+
+
+async def test_what_failed_is_remembered_for_a_day(store: SqliteMemory) -> None:
+    kept = await Recollection(store, MIRA, "r1").remember("The tool http_get did not work: no route", kind="failure")
+    assert kept.owner == MIRA
+    assert kept.expires == pytest.approx(kept.at + SHORT_TERM, abs=5)
 
 
 async def test_a_run_with_a_session_only_remembers_for_a_day(store: SqliteMemory, clock: Clock) -> None:

@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 from orchestrator.errors import ToolError
+from orchestrator.fitting import quote
 
 SHORT_TERM = 24 * 3600.0
 """Seconds after which what belongs to a session is forgotten."""
 RECALLED = 5
 """Memories that one recall gives."""
+LONGEST = 1000
+"""Characters of a memory: a loop is told five at its start, whatever its window."""
 _PROFILE = 2
-"""Of those, what is told of the user whatever the question."""
+"""Of those, what is told of the user whatever the question; at most half."""
 MemoryKind = Literal["fact", "profile", "failure"]
 """`profile`: what the user is like and wants results to be like; `failure`: a tool that did not work."""
 
@@ -88,21 +91,24 @@ class Recollection:
         return self.store is not None and self.owner != Owner()
 
     async def remember(self, text: str, *, kind: MemoryKind = "fact", untrusted: Sequence[str] = ()) -> Memory:
-        """Keep something: for good where the run has a user, else for a day of its session.
+        """Keep something: for good where the run has a user, else for a day of its session; failures for a day.
 
         Raises:
-            ToolError: There is nothing to keep, or nobody to keep it for.
+            ToolError: There is nothing to keep, too much, or nobody to keep it for.
         """
-        text = self.redact(text).strip()
+        text = self.redact(text).strip().encode("utf-8", "replace").decode()
         if not text:
             raise ToolError("the text is empty; say in a sentence what to remember")
         if self.store is None or not self.owned:
             raise ToolError("nothing is kept: the run has neither a user nor a session (solve(…, user=…), ori --user)")
-        lasting = self.owner.user is not None
+        if len(text) > LONGEST:
+            raise ToolError(f"{len(text)} characters are too many to remember; say the fact in {LONGEST} at most")
+        owner = self.owner if self.owner.user is None else Owner(user=self.owner.user)
+        lasting = owner.user is not None and kind != "failure"  # what failed may work tomorrow
         return await self.store.add(
             Memory(
                 text=text,
-                owner=Owner(user=self.owner.user) if lasting else self.owner,
+                owner=owner,
                 kind=kind,
                 expires=None if lasting else time.time() + SHORT_TERM,
                 untrusted=tuple(untrusted),
@@ -114,7 +120,7 @@ class Recollection:
         """Return what fits a query, with the user's profile before it; nothing for a run of nobody."""
         if self.store is None or not self.owned:
             return []
-        profile = list(await self.store.profile(self.owner, min(_PROFILE, count)))
+        profile = list(await self.store.profile(self.owner, min(_PROFILE, count // 2)))
         known = {memory.id for memory in profile}
         found = [m for m in await self.store.search(query, self.owner, count) if m.id not in known]
-        return (profile + found)[:count]
+        return [replace(memory, text=quote(memory.text, LONGEST)) for memory in (profile + found)[:count]]

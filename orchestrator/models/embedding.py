@@ -4,17 +4,33 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
+
+from pydantic import BaseModel, FiniteFloat, ValidationError
 
 from orchestrator.errors import ModelError
 from orchestrator.failure import Failure, FailureKind
 
-_TIMEOUT = 10.0
-"""Seconds; whoever asks has another way to rank."""
+_ONCE: dict[str, Any] = {"timeout": 10.0, "max_retries": 0}
+"""Seconds, and no more tries: whoever asks has another way to rank."""
+
+
+class _Item(BaseModel):
+    index: int
+    embedding: list[FiniteFloat]
+
+
+class _Answer(BaseModel):
+    """What counts of a server's answer; servers say more, and not all of them what they should."""
+
+    data: list[_Item]
 
 
 class Embedder(Protocol):
     """Turns texts into vectors, whose angles tell how close their meanings are."""
+
+    model: str
+    """Its name: vectors of another model say nothing beside its own."""
 
     async def embed(self, texts: Sequence[str]) -> list[array[float]]:
         """Return a vector for each text.
@@ -40,13 +56,18 @@ class OpenAIEmbedder:
         """Return a vector for each text."""
         from openai import AsyncOpenAI, OpenAIError
 
+        body = {"model": self.model, "input": list(texts), "encoding_format": "float"}
         try:
-            async with AsyncOpenAI(base_url=self._base_url, api_key=self._key or "none", timeout=_TIMEOUT) as client:
-                answer = await client.embeddings.create(model=self.model, input=list(texts), encoding_format="float")
+            async with AsyncOpenAI(base_url=self._base_url, api_key=self._key or "none", **_ONCE) as client:
+                answer = await client.post("/embeddings", body=body, cast_to=str)
+            items = sorted(_Answer.model_validate_json(answer).data, key=lambda item: item.index)
         except OpenAIError as error:
             raise ModelError(Failure(FailureKind.connection, f"no embeddings from {self.model}: {error}")) from None
-        vectors = [array("f", item.embedding) for item in sorted(answer.data, key=lambda item: item.index)]
-        if len(vectors) != len(texts):
-            told = f"{self.model} gave {len(vectors)} embeddings for {len(texts)} texts"
-            raise ModelError(Failure(FailureKind.bad_model_output, told))
-        return vectors
+        except ValidationError as error:
+            raise self._wrong(str(error.errors(include_url=False, include_input=False)[0]["msg"])) from None
+        if [item.index for item in items] != list(range(len(texts))):
+            raise self._wrong(f"{len(items)} vectors for {len(texts)} texts")
+        return [array("f", item.embedding) for item in items]
+
+    def _wrong(self, what: str) -> ModelError:
+        return ModelError(Failure(FailureKind.bad_model_output, f"wrong embeddings from {self.model}: {what}"))
