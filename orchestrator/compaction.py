@@ -15,10 +15,10 @@ from orchestrator.errors import ModelError, OutOfBudget
 from orchestrator.events import Compacted, Warned
 from orchestrator.messages import Message, Request, ToolCall
 from orchestrator.models.tokens import count, portion
+from orchestrator.outputs import OUTPUT_PREFIX
 from orchestrator.relevance import Bm25, gist, read_scores
 from orchestrator.role import Fitting
 from orchestrator.toolbox import Toolbox, cut_text, fence
-from orchestrator.workspace import OUTPUT_PREFIX
 
 GIST = 600
 """Characters that an old result keeps: its beginning, and what has figures in it."""
@@ -183,8 +183,8 @@ class _Draft:
         """Return the handle of the whole text of a message."""
         text, workspace = self.messages[i].content, self.window.caller.context.workspace
         key = self.keys[i] or f"{self.window.caller.path}:{sha256(text.encode()).hexdigest()[:12]}"
-        if not workspace.has_output(key):
-            workspace.store_output(key, text)
+        if not workspace.outputs.holds(key):
+            workspace.outputs.store(key, text)
         return OUTPUT_PREFIX + key
 
     def _shorten(self, i: int, text: str) -> None:
@@ -306,7 +306,7 @@ class _Draft:
         """Word what stands for the past: a summary, and what no summariser can drop."""
         context, window = self.window.caller.context, self.window
         plans = [tool.digest(self._summary_tokens) for tool in window.toolbox.tools.values() if tool.digest]
-        written = [a.path for a in context.workspace.artifacts() if a.by == window.caller.path]
+        written = [a.path for a in context.workspace.changes.artifacts() if a.by == window.caller.path]
         head = "\n".join(message.content for message in self.messages[: self.start])
         return self._text(
             "compacted",
@@ -320,7 +320,7 @@ class _Draft:
     def _outputs(self, gone: Sequence[int]) -> str:
         """List what can be read again, the latest first to stay; the whole list is an output itself."""
         workspace, index = self.window.caller.context.workspace, f"{self.window.caller.path}:outputs"
-        lines = workspace.read_output(OUTPUT_PREFIX + index).splitlines() if workspace.has_output(index) else []
+        lines = workspace.outputs.read(OUTPUT_PREFIX + index).splitlines() if workspace.outputs.holds(index) else []
         for i in gone:
             call = self.calls.get(self.messages[i].call_id or "")
             if call and self._is_result(i) and len(self.messages[i].content) > LEAST_CUT:
@@ -328,7 +328,7 @@ class _Draft:
         if not lines:
             return ""
         lines = list(dict.fromkeys(lines))
-        workspace.store_output(index, "\n".join(lines))
+        workspace.outputs.store(index, "\n".join(lines))
         shown: list[str] = []
         room = self._summary_tokens // 2
         for line in reversed(lines):

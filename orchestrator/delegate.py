@@ -284,7 +284,7 @@ class Planner:
         after = f", after {', '.join(subtask.after)}" if subtask.after else ""
         told = f"- {subtask.id} ({subtask.performer}{after}): {gist(subtask.goal, most)}"
         if outcome := self.plan.outcomes.get(subtask.id):
-            handle = self.context.workspace.store_output(f"{outcome.path}:answer", outcome.answer, outcome.untrusted)
+            handle = self.context.workspace.outputs.store(f"{outcome.path}:answer", outcome.answer, outcome.untrusted)
             said = " ".join(gist(outcome.answer, most).splitlines())
             files = ", ".join(artifact.path for artifact in outcome.artifacts)
             told += f" → {outcome.status}: {said} ({', '.join(filter(None, (handle, files)))})"
@@ -338,7 +338,7 @@ def show_outcome(context: RunContext, outcome: Outcome, tokens: int, most: int |
         text = orjson.dumps(outcome.value).decode()
     limit = min(max(LEAST, portion(text, tokens)), most or len(text))
     if len(text) > limit:
-        handle = context.workspace.store_output(f"{outcome.path}:answer", text, outcome.untrusted)
+        handle = context.workspace.outputs.store(f"{outcome.path}:answer", text, outcome.untrusted)
         text = f"{text[:limit]}\n[{limit} of {len(text)} characters; the whole is {handle}]"
     if outcome.failure:
         text = f"{text}\n({outcome.failure.message})".strip()

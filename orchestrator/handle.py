@@ -396,7 +396,7 @@ class RunHandle:
             reused=past.replies + len(past.returned),
             again=len(past.called) + len(calls),
             paid_twice=len(past.called),
-            changed=context.workspace.changed(),
+            changed=context.workspace.changes.strayed(),
             message=message,
             **(self._frozen(context) if resumed.refresh else {}),
         )
@@ -522,7 +522,7 @@ class RunHandle:
             stop_reason=reason,
             formatted_goal=formatted.model_dump(mode="json") if formatted else None,
             outcomes=self._outcomes(planner, reason) if planner else {},
-            artifacts=context.workspace.artifacts(),
+            artifacts=context.workspace.changes.artifacts(),
             usage=context.ledger.spent,
             failure=failure,
             workspace=str(self.workspace) if self.workspace.exists() else None,

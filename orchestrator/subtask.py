@@ -11,6 +11,7 @@ import orjson
 
 from orchestrator import carry
 from orchestrator.answers import Ending, by_outcomes
+from orchestrator.changes import Undone
 from orchestrator.context import RunContext, record_key
 from orchestrator.conversation import Conversation
 from orchestrator.delegate import Planner, show_outcome, sources_of
@@ -28,7 +29,6 @@ from orchestrator.review import find_reviewer, is_unsure, judge, verdict_schema
 from orchestrator.role import Review, Role
 from orchestrator.schedule import Ticket
 from orchestrator.toolbox import Toolbox
-from orchestrator.workspace import Undone
 
 NEED_CHARACTERS = 8_000
 """Of one outcome, in the first message of what comes after it."""
@@ -333,7 +333,7 @@ class Workers:
             value=ending.value,
             failure=ending.failure,
             untrusted=ending.untrusted,
-            artifacts=tuple(a for a in self.context.workspace.artifacts() if within(a.by, job.path)),
+            artifacts=tuple(a for a in self.context.workspace.changes.artifacts() if within(a.by, job.path)),
             usage=self.context.ledger.usage(job.path),
             attempts=attempts,
             started=job.started,
@@ -342,8 +342,8 @@ class Workers:
 
     def _roll_back(self, job: _Job) -> None:
         """Undo what a failed subtask changed in the workspace."""
-        changes = [c for c in self.context.workspace.changes() if within(c.path, job.path)]
-        undone = self.context.workspace.undo(changes)
+        changes = [c for c in self.context.workspace.changes if within(c.path, job.path)]
+        undone = self.context.workspace.changes.undo(changes)
         self.context.log.add(Warned(path=job.path, text=f"rolled back: {_told(undone)}"))
 
 

@@ -71,8 +71,6 @@ class ToolContext:
     """Whatever the program gave to `Orchestrator(deps=…)`."""
     variables: MutableMapping[str, Json]
     """Shared by all loops of the run; setting one is an event."""
-    read_output: Callable[[str], str]
-    """Return the whole text behind a handle `out:<key>`; raises `ToolError`."""
     answer: str = ""
     """What a person said, to a tool that asks."""
     threads: ThreadPool = field(default_factory=ThreadPool)

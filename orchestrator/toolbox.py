@@ -374,7 +374,6 @@ class Toolbox:
             variables=self.context.variables.seen_by(
                 lambda: self.conversation.sources, lambda read: job.read.update(dict.fromkeys(read))
             ),
-            read_output=self.workspace.read_output,
             answer=job.answer,
             threads=self.context.threads,
             memory=self.context.memory,
@@ -393,7 +392,7 @@ class Toolbox:
         whole = self.context.redact(result.content)
         text, cut, handle = whole, None, None
         if len(whole) > self.cut_at and (job.tool is None or job.tool.cut):
-            handle = self.context.workspace.store_output(job.key, whole, sources)
+            handle = self.context.workspace.outputs.store(job.key, whole, sources)
             text = cut_text(self.context, whole, handle, self.cut_at)
             cut = f"{self.cut_at} of {len(whole)} characters"
         failure = Failure(job.kind, whole.removeprefix("Error: ")[:500]) if result.error else None

@@ -1,7 +1,6 @@
-"""The files of one run: where they lie, who may write them, and what was there before.
+"""The files of one run: where they lie, and who may write them.
 
-A `Workspace` belongs to a run. A tool sees it through the `LoopWorkspace` of the loop that called it. The changes are
-`ArtifactStored` events; owners, artifacts and undo are read from them.
+A `Workspace` belongs to a run. A tool sees it through the `LoopWorkspace` of the loop that called it.
 """
 
 from __future__ import annotations
@@ -9,17 +8,13 @@ from __future__ import annotations
 import fnmatch
 import hashlib
 import os
-import re
 import shutil
-import threading
 import unicodedata
-from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from urllib.parse import unquote
 
+from orchestrator.changes import FileChanges
 from orchestrator.errors import ConfigError, ToolError, nearest
 from orchestrator.events import ArtifactStored
 from orchestrator.files import (
@@ -29,31 +24,18 @@ from orchestrator.files import (
     format_files,
     is_utf8,
     media_type,
-    open_regular,
     read_regular,
     remove,
     replace,
     walk,
 )
+from orchestrator.outputs import OUTPUT_PREFIX, Outputs
 from orchestrator.results import Artifact
 from orchestrator.texts import decode
 
-OUTPUT_PREFIX = "out:"
 MAX_KEPT = 50_000_000
 """Bytes of the largest file whose content is kept against what a program may do to it."""
 _LOOKS = "paths are relative to the workspace, as 'notes/summary.md'"
-
-
-@dataclass(frozen=True, slots=True)
-class Undone:
-    """What an undo did."""
-
-    restored: list[str] = field(default_factory=list)
-    """Files that have their old content again."""
-    deleted: list[str] = field(default_factory=list)
-    """Files that were created, and are gone now."""
-    left: list[str] = field(default_factory=list)
-    """Files that were left alone, each with the reason, as `report.md: …`."""
 
 
 class Workspace:
@@ -67,10 +49,9 @@ class Workspace:
     def __init__(self, root: Path, home: Path) -> None:
         self.root = Path(os.path.realpath(root))
         self.home = Path(os.path.realpath(home))
+        self.changes = FileChanges(self.root, self.home / "kept")
+        self.outputs = Outputs(self.home / "outputs")
         self._inputs: set[str] = set()
-        self._changes: defaultdict[str, list[ArtifactStored]] = defaultdict(list)
-        self._outputs: dict[str, tuple[str, ...]] = {}
-        self._lock = threading.Lock()  # tools run in threads
 
     def copy_inputs(self, paths: Sequence[str | Path], base: Path, targets: Container[str] = ()) -> None:
         """Copy files and folders into the workspace, where they are read-only for every loop.
@@ -108,11 +89,7 @@ class Workspace:
         """Take in what the log of an interrupted run says of its files."""
         self._inputs.update(read_only)
         for change in changes:
-            self._changes[change.file].append(change)
-
-    def changed(self) -> tuple[str, ...]:
-        """Return the files that are not as the run left them."""
-        return tuple(f for f, changes in sorted(self._changes.items()) if changes[-1].sha256 != self._sha256(f))
+            self.changes.record(change)
 
     def _place_of(self, source: Path) -> PurePosixPath:
         real = source.resolve()
@@ -126,26 +103,15 @@ class Workspace:
         """Return the workspace's files as lines of path and size, the first `limit` of them."""
         return format_files(self.files(), limit)
 
-    def artifacts(self) -> tuple[Artifact, ...]:
-        """Return what the run wrote and is still there, sorted by path."""
-        last = [changes[-1] for _, changes in sorted(self._changes.items()) if changes]
-        return tuple(_artifact(change) for change in last if change.size is not None)
-
-    def changes(self) -> list[ArtifactStored]:
-        """Return every change of a file by the run so far, those of one file in their order."""
-        return [change for changes in self._changes.values() for change in changes]
-
     def without_path(self, text: str) -> str:
         """Return a text with this workspace's place on disk replaced: the same for every run."""
         return text.replace(str(self.root), "/workspace")
 
-    def sources(self, file: str | None = None) -> tuple[str, ...]:
-        """Return what strangers may have written that a file may come from, or any file, or a cut output."""
-        if file is not None and file.startswith(OUTPUT_PREFIX):
-            return self._outputs.get(file, ())
-        files = self._changes if file is None else [file]
-        last = [changes[-1] for name in tuple(files) if (changes := self._changes.get(name))]
-        return tuple(dict.fromkeys(source for change in last for source in change.sources))
+    def sources(self, name: str | None = None) -> tuple[str, ...]:
+        """Return what strangers may have written that a file, a cut output, or any file may come from."""
+        if name is not None and name.startswith(OUTPUT_PREFIX):
+            return self.outputs.sources(name)
+        return self.changes.sources(name)
 
     def for_loop(
         self,
@@ -201,110 +167,6 @@ class Workspace:
         hint = f"; did you mean {named[0]!r}?" if named else nearest(wanted, files[:2000])
         raise ToolError(f"there is no {wanted!r} in the workspace{hint or ', it is empty'}")
 
-    def undo(self, changes: Iterable[ArtifactStored], *, force: bool = False) -> Undone:
-        """Put back what was there before these changes of a run, or of a subtask.
-
-        Args:
-            changes: All `artifact.stored` events of the run, or of the subtask, in their order.
-            force: Also where somebody else changed the file since.
-        """
-        by_file: defaultdict[str, list[ArtifactStored]] = defaultdict(list)
-        for change in changes:
-            by_file[change.file].append(change)
-        undone = Undone()
-        with self._lock:
-            for file, own in by_file.items():
-                if self._undo_file(file, own, force, undone):
-                    loops = {change.path for change in own}
-                    self._changes[file] = [change for change in self._changes[file] if change.path not in loops]
-        return undone
-
-    def _undo_file(self, file: str, own: Sequence[ArtifactStored], force: bool, undone: Undone) -> bool:
-        """Put back one file; False: it was left alone."""
-        path, before, now = self.locate(file), own[0].before, self._sha256(file)
-        if now == before:
-            return True
-        if now != own[-1].sha256 and not force:
-            undone.left.append(f"{file}: it was changed since")
-            return False
-        if own[0].created:
-            remove(path)
-            undone.deleted.append(file)
-        elif not self._put_back(path, before):
-            undone.left.append(f"{file}: its old content was not kept")
-            return False
-        else:
-            undone.restored.append(file)
-        return True
-
-    def _put_back(self, path: Path, sha256: str | None) -> bool:
-        """Give a file an old content; False: that was not kept."""
-        if sha256 is None or not self._kept(sha256).exists():
-            return False
-        replace(path, self._kept(sha256).read_bytes())
-        return True
-
-    def store_output(self, key: str, text: str, sources: tuple[str, ...] = ()) -> str:
-        """Keep a text that was cut from a conversation.
-
-        Args:
-            key: The record's key, as `ori/collect:3:tool.0`.
-            text: The whole text.
-            sources: What strangers may have written that it may come from.
-
-        Returns:
-            Its handle, `out:<key>`.
-        """
-        replace(self._output(key), text.encode("utf-8", "replace"))
-        self._outputs[OUTPUT_PREFIX + key] = sources
-        return OUTPUT_PREFIX + key
-
-    def has_output(self, key: str) -> bool:
-        """Whether a text is kept under this key."""
-        return self._output(key).is_file()
-
-    def read_output(self, handle: str) -> str:
-        """Return the whole text behind a handle.
-
-        Raises:
-            ToolError: There is no such handle; the nearest one is named.
-        """
-        path = self._output(handle.removeprefix(OUTPUT_PREFIX))
-        if handle.startswith(OUTPUT_PREFIX) and path.is_file():
-            return path.read_text(encoding="utf-8")
-        known = [OUTPUT_PREFIX + unquote(p.stem) for p in self._output("").parent.glob("*.txt")]
-        raise ToolError(f"there is no output {handle!r}{nearest(handle, sorted(known)) or '; nothing was cut so far'}")
-
-    def _output(self, key: str) -> Path:
-        name = re.sub(r"[^\w.@~-]", lambda found: "".join(f"%{byte:02X}" for byte in found[0].encode()), key)
-        if len(name.encode()) > 200:  # a file name has at most 255 bytes; "=" cannot come from above
-            name = f"{name[:40]}={hashlib.sha256(key.encode()).hexdigest()}"
-        return self.home / "outputs" / f"{name}.txt"
-
-    def _kept(self, sha256: str) -> Path:
-        return self.home / "kept" / sha256
-
-    def _keep(self, file: str, by: str) -> str | None:
-        """Keep a file's content before it changes, unless it is the loop's own last version; return its SHA-256."""
-        sha256 = self._sha256(file)
-        changes = self._changes[file]
-        if sha256 is None or (changes and changes[-1].path == by and changes[-1].sha256 == sha256):
-            return None
-        self._store_content(file, sha256)
-        return sha256
-
-    def _store_content(self, file: str, sha256: str) -> None:
-        if not self._kept(sha256).exists():
-            with open_regular(self.root / file) as stream:
-                replace(self._kept(sha256), stream.read())
-
-    def _sha256(self, file: str) -> str | None:
-        try:
-            with open_regular(self.root / file) as stream:
-                return hashlib.file_digest(stream, "sha256").hexdigest()
-        except FileNotFoundError:
-            return None
-
     def _copy(self, source: Path, target: Path) -> None:
         if target.exists() and source.samefile(target):
             return
@@ -331,7 +193,7 @@ class LoopWorkspace:
         sources: Callable[[], Iterable[str]] = tuple,
     ) -> None:
         self._workspace, self._path, self._may_take, self._on_stored = workspace, path, may_take, on_stored
-        self._sources = sources
+        self._sources, self._changes = sources, workspace.changes
         self._read_from: dict[str, None] = {}
 
     def read_from(self) -> tuple[str, ...]:
@@ -398,13 +260,9 @@ class LoopWorkspace:
             ToolError: There is no such file, or it is not text.
         """
         if name.startswith(OUTPUT_PREFIX):
-            return self.read_output(name)
+            self._mark(name)
+            return self._workspace.outputs.read(name)
         return decode(self.read(name), name, encoding)
-
-    def read_output(self, handle: str) -> str:
-        """Return the whole text behind a handle `out:…`; see `Workspace.read_output`."""
-        self._mark(handle)
-        return self._workspace.read_output(handle)
 
     def write(self, name: str, data: bytes) -> Artifact:
         """Write a file in one step, with its folders; the content that another left there is kept for undo.
@@ -412,11 +270,12 @@ class LoopWorkspace:
         Raises:
             ToolError: The file belongs to another loop, is an input, or cannot be written.
         """
-        with self._workspace._lock, as_tool_error("write", name):
+        with self._changes.lock, as_tool_error("write", name):
             path = self._take(name)
-            created, before = not path.exists(), self._workspace._keep(self.relative(path), self._path)
+            file, created = self.relative(path), not path.exists()
+            before = self._changes.before(file, self._path)
             replace(path, data)
-            return self._stored(self.relative(path), len(data), hashlib.sha256(data).hexdigest(), before, created)
+            return self._stored(file, len(data), hashlib.sha256(data).hexdigest(), before, created)
 
     def delete(self, name: str) -> None:
         """Delete a file; the content that another left there is kept for undo.
@@ -424,11 +283,12 @@ class LoopWorkspace:
         Raises:
             ToolError: There is none, it belongs to another loop, or is an input.
         """
-        with self._workspace._lock, as_tool_error("delete", name):
+        with self._changes.lock, as_tool_error("delete", name):
             path = self._take(name, self._workspace.existing(name))
-            before = self._workspace._keep(self.relative(path), self._path)
+            file = self.relative(path)
+            before = self._changes.before(file, self._path)
             remove(path)
-            self._stored(self.relative(path), None, None, before, False)
+            self._stored(file, None, None, before, False)
 
     def keep(self, file: str) -> str | None:
         """Keep the content of a file against what a program may do to it; return its SHA-256, None where that fails.
@@ -437,9 +297,9 @@ class LoopWorkspace:
             file: As a listing names it.
         """
         with suppress(OSError):
-            sha256 = self._workspace._sha256(file)
-            if sha256 and (self.root / file).stat().st_size <= MAX_KEPT:
-                self._workspace._store_content(file, sha256)
+            sha256 = self._changes.sha256(file)
+            if sha256 and (self._workspace.root / file).stat().st_size <= MAX_KEPT:
+                self._changes.keep(file, sha256)
             return sha256
         return None
 
@@ -454,15 +314,14 @@ class LoopWorkspace:
         Returns:
             Why it was undone; an empty text: it was recorded; None: it was recorded when it was done, by a tool.
         """
-        with self._workspace._lock, as_tool_error("look at", file):
-            sha256, changes = self._workspace._sha256(file), self._workspace._changes[file]
-            if sha256 == (changes[-1].sha256 if changes else before):
+        with self._changes.lock, as_tool_error("look at", file):
+            sha256, last = self._changes.sha256(file), self._changes.last(file)
+            if sha256 == (last.sha256 if last else before):
                 return None
-            path = self.root / file
             if fault := self._fault(file):
-                done = self._workspace._put_back(path, before)
+                done = self._changes.put_back(file, before)
                 return f"{fault}; " + ("what the program did to it was undone" if done else "it cannot be put back")
-            size = None if sha256 is None else path.lstat().st_size
+            size = None if sha256 is None else (self._workspace.root / file).lstat().st_size
             self._stored(file, size, sha256, before, created)
             return ""
 
@@ -496,8 +355,8 @@ class LoopWorkspace:
 
     def owner(self, file: str) -> str:
         """Return the path of the loop that wrote a file; where none did, of this one."""
-        changes = self._workspace._changes[file]
-        return changes[-1].path if changes and changes[-1].size is not None else self._path
+        last = self._changes.last(file)
+        return last.path if last and last.size is not None else self._path
 
     def _fault(self, file: str) -> str:
         """Say why this loop may not change a file."""
@@ -519,20 +378,9 @@ class LoopWorkspace:
             created=created,
             sources=tuple(self._sources()),
         )
-        self._workspace._changes[change.file].append(change)
+        artifact = self._changes.record(change)
         self._on_stored(change)
-        return _artifact(change)
-
-
-def _artifact(change: ArtifactStored) -> Artifact:
-    return Artifact(
-        path=change.file,
-        size=change.size or 0,
-        sha256=change.sha256 or "",
-        media_type=change.media_type,
-        by=change.path,
-        untrusted=bool(change.sources),
-    )
+        return artifact
 
 
 def _left_out(folder: str, names: list[str]) -> set[str]:

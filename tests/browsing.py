@@ -69,7 +69,6 @@ class Surfer:
             workspace=self.workspace.for_loop(self.name, lambda owner: False, lambda change: None),
             deps=None,
             variables={},
-            read_output=self.workspace.read_output,
             settings=self.settings,
             scopes={"run": self.run, "loop": self.loop},
             network=AddressGuard(self.allow),

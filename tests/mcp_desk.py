@@ -53,7 +53,6 @@ class Desk:
             workspace=self.workspace.for_loop("ori", lambda owner: False, lambda change: None),
             deps=None,
             variables={},
-            read_output=self.workspace.read_output,
             report=self.progress.append,
         )
         return to_result(await called.invoke(bind(arguments, called), context))

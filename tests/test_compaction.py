@@ -331,11 +331,11 @@ class TestWhatTheEngineCarries:
         home = Path(ran.of(RunStarted)[0].workspace)
         workspace = Workspace(home, home.parent)
         named = re.findall(r"out:[\w:.]+", last_prompt(ran))
-        listed = workspace.read_output("out:agent:outputs")
+        listed = workspace.outputs.read("out:agent:outputs")
         for n in range(1, 41):
             handle = f"out:agent:{n}:tool.0"
             assert handle in named or handle in listed
-            assert f"Depot {n} holds" in workspace.read_output(handle)
+            assert f"Depot {n} holds" in workspace.outputs.read(handle)
         assert "out:agent:outputs" in named
 
     async def test_files_that_were_written_are_named(self) -> None:

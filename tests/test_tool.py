@@ -143,9 +143,7 @@ GIVEN: dict[str, Any] = {
 
 def context(tmp_path: Path) -> ToolContext:
     loop = Workspace(tmp_path / "work", tmp_path / "home").for_loop("ori", lambda owner: True, lambda change: None)
-    return ToolContext(
-        run_id="r", path="ori", key="k", workspace=loop, deps=None, variables={}, read_output=lambda handle: ""
-    )
+    return ToolContext(run_id="r", path="ori", key="k", workspace=loop, deps=None, variables={})
 
 
 async def call(made: Tool, arguments: dict[str, Any], tmp_path: Path) -> Any:

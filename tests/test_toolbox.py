@@ -370,7 +370,7 @@ class TestLongResults:
         @tool(effect="read")
         async def same(handle: str, ctx: ToolContext) -> bool:
             """Compare. Use it once. Returns whether nothing is missing."""
-            return ctx.read_output(handle) == whole
+            return ctx.workspace.read_text(handle) == whole
 
         ran = await run([call("dump", {}), call("same", {"handle": "out:agent:1:tool.0"}), DONE], dump, same)
         assert ran.observations[1] == "true"

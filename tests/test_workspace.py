@@ -49,7 +49,7 @@ def room(tmp_path: Path) -> Room:
 def test_a_run_that_touches_no_file_creates_nothing(room: Room) -> None:
     room.loop()
     assert room.workspace.listing() == ""
-    assert room.workspace.artifacts() == ()
+    assert room.workspace.changes.artifacts() == ()
     with pytest.raises(ToolError, match="it is empty"):
         room.loop().read("a.txt")
     assert not room.folder.exists()
@@ -222,7 +222,7 @@ class TestOwners:
     def test_a_file_of_an_ended_need_can_be_taken_over(self, room: Room) -> None:
         room.loop("ori/a").write("a.md", b"1")
         room.loop("ori/b", takes=("ori/a",)).write("a.md", b"2")
-        assert [artifact.by for artifact in room.workspace.artifacts()] == ["ori/b"]
+        assert [artifact.by for artifact in room.workspace.changes.artifacts()] == ["ori/b"]
         with pytest.raises(ToolError, match="written by ori/b"):
             room.loop("ori/a").write("a.md", b"3")
 
@@ -230,7 +230,7 @@ class TestOwners:
         room.loop("ori/a").write("a.md", b"1")
         room.loop("ori/a").delete("a.md")
         room.loop("ori/b").write("a.md", b"2")
-        assert room.workspace.artifacts()[0].by == "ori/b"
+        assert room.workspace.changes.artifacts()[0].by == "ori/b"
 
     def test_of_two_loops_that_write_the_same_file_at_once_one_wins(self, room: Room) -> None:
         barrier = threading.Barrier(8)
@@ -291,7 +291,7 @@ class TestInputs:
         assert [f.path for f in room.workspace.files()] == [
             "docs/a.txt", "docs/deep/b.txt", "elsewhere.csv", "sales.csv",
         ]  # fmt: skip
-        assert room.workspace.artifacts() == ()
+        assert room.workspace.changes.artifacts() == ()
 
     def test_inputs_are_read_only_unless_they_are_targets(self, room: Room, base: Path) -> None:
         room.workspace.copy_inputs(["data/sales.csv", "docs"], base, targets={"sales.csv"})
@@ -338,7 +338,7 @@ class TestUndo:
         files.write("old.txt", b"2")
         files.write("new.txt", b"3")
         files.delete("gone.txt")
-        undone = Workspace(room.root, room.workspace.home).undo(room.events)
+        undone = Workspace(room.root, room.workspace.home).changes.undo(room.events)
         assert (undone.restored, undone.deleted, undone.left) == (["old.txt", "gone.txt"], ["new.txt"], [])
         assert (room.root / "old.txt").read_text() == "before"
         assert (room.root / "gone.txt").read_text() == "kept"
@@ -347,21 +347,21 @@ class TestUndo:
     def test_undoing_a_subtask_brings_back_what_an_earlier_one_wrote(self, room: Room) -> None:
         room.loop("ori/a").write("report.md", b"of a")
         room.loop("ori/b", takes=("ori/a",)).write("report.md", b"of b")
-        room.workspace.undo(room.of("ori/b"))
+        room.workspace.changes.undo(room.of("ori/b"))
         assert room.loop().read("report.md") == b"of a"
-        assert [(a.by, a.size) for a in room.workspace.artifacts()] == [("ori/a", 4)]
-        room.workspace.undo(room.of("ori/a"))
-        assert room.workspace.artifacts() == ()
+        assert [(a.by, a.size) for a in room.workspace.changes.artifacts()] == [("ori/a", 4)]
+        room.workspace.changes.undo(room.of("ori/a"))
+        assert room.workspace.changes.artifacts() == ()
         assert room.loop().list() == []
 
     def test_a_file_that_somebody_else_changed_since_is_left_unless_forced(self, room: Room) -> None:
         room.there("a.txt", "before")
         room.loop().write("a.txt", b"run")
         room.there("a.txt", "user")
-        undone = room.workspace.undo(room.events)
+        undone = room.workspace.changes.undo(room.events)
         assert undone.left == ["a.txt: it was changed since"]
         assert (room.root / "a.txt").read_text() == "user"
-        assert room.workspace.undo(room.events, force=True).restored == ["a.txt"]
+        assert room.workspace.changes.undo(room.events, force=True).restored == ["a.txt"]
         assert (root := room.root / "a.txt").read_text() == "before", root
 
     def test_what_a_user_changed_in_between_is_kept_too(self, room: Room) -> None:
@@ -375,8 +375,8 @@ class TestUndo:
         room.there("a.txt", "before")
         room.loop().write("a.txt", b"run")
         room.loop().write("b.txt", b"run")
-        room.workspace.undo(room.events)
-        undone = room.workspace.undo(room.events)
+        room.workspace.changes.undo(room.events)
+        undone = room.workspace.changes.undo(room.events)
         assert (undone.restored, undone.deleted, undone.left) == ([], [], [])
 
     def test_lost_old_content_is_told(self, room: Room) -> None:
@@ -384,32 +384,42 @@ class TestUndo:
         room.loop().write("a.txt", b"run")
         for file in (room.workspace.home / "kept").iterdir():
             file.unlink()
-        assert room.workspace.undo(room.events).left == ["a.txt: its old content was not kept"]
+        assert room.workspace.changes.undo(room.events).left == ["a.txt: its old content was not kept"]
+
+    def test_a_link_or_a_folder_in_a_files_place_is_left_and_the_other_files_are_put_back(self, room: Room) -> None:
+        for name in ("a.txt", "b.txt", "c.txt"):
+            room.loop().write(name, b"run")
+        (room.root / "a.txt").unlink()
+        (room.root / "a.txt").symlink_to("/etc/passwd")
+        (room.root / "b.txt").unlink()
+        (room.root / "b.txt").mkdir()
+        undone = room.workspace.changes.undo(room.events, force=True)
+        assert ([left.partition(":")[0] for left in undone.left], undone.deleted) == (["a.txt", "b.txt"], ["c.txt"])
 
 
 class TestOutputs:
     @pytest.mark.parametrize("key", ["ori/collect:3:tool.0", "ori/收集~2/@review1:3:tool.0", "a" * 400, "..", ""])
     def test_a_cut_text_is_read_back_by_its_handle(self, room: Room, key: str) -> None:
-        handle = room.workspace.store_output(key, "the whole\ntext 全文")
+        handle = room.workspace.outputs.store(key, "the whole\ntext 全文")
         assert handle == f"out:{key}"
         assert room.loop().read_text(handle) == "the whole\ntext 全文"
         assert all(file.parent == room.workspace.home / "outputs" for file in room.workspace.home.rglob("*.txt"))
 
     def test_a_wrong_handle_is_told_with_the_nearest_one(self, room: Room) -> None:
         with pytest.raises(ToolError, match="nothing was cut so far"):
-            room.workspace.read_output("out:x")
-        room.workspace.store_output("ori/collect:3:tool.0", "x")
+            room.workspace.outputs.read("out:x")
+        room.workspace.outputs.store("ori/collect:3:tool.0", "x")
         with pytest.raises(ToolError, match=r"did you mean 'out:ori/collect:3:tool\.0'\?"):
-            room.workspace.read_output("out:ori/collect:3:tool.1")
+            room.workspace.outputs.read("out:ori/collect:3:tool.1")
         with pytest.raises(ToolError, match="no output"):
-            room.workspace.read_output("ori/collect:3:tool.0")
+            room.workspace.outputs.read("ori/collect:3:tool.0")
 
     @given(st.lists(st.text(st.sampled_from("a/:~@.%=2F收"), max_size=12), min_size=2, max_size=8, unique=True))
     @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
     def test_no_two_keys_share_a_file(self, room: Room, keys: list[str]) -> None:
         for key in keys:
-            room.workspace.store_output(key, key)
-        assert [room.workspace.read_output(f"out:{key}") for key in keys] == keys
+            room.workspace.outputs.store(key, key)
+        assert [room.workspace.outputs.read(f"out:{key}") for key in keys] == keys
 
 
 def test_the_listing_names_the_first_files_and_how_many_more_there_are(room: Room) -> None:

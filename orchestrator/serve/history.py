@@ -93,7 +93,7 @@ def undo(args: Namespace) -> Report:
     events = past.events if args.subtask is None else _of_subtask(past.events, args.subtask)
     root = next(Path(event.workspace) for event in past.events if isinstance(event, RunStarted))
     changes = [event for event in events if isinstance(event, ArtifactStored)]
-    undone = Workspace(root, past.home).undo(changes, force=args.force)
+    undone = Workspace(root, past.home).changes.undo(changes, force=args.force)
     kept = sorted({event.name for event in events if isinstance(event, ToolStarted) and event.effect == "once"})
     lines = [f"restored {name}" for name in undone.restored] + [f"deleted {name}" for name in undone.deleted]
     lines += [f"left {reason}" for reason in undone.left]

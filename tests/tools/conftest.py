@@ -55,7 +55,6 @@ class Bench:
             workspace=self.workspace.for_loop(loop, lambda owner: False, self.stored.append),
             deps=None,
             variables=self.variables,
-            read_output=self.workspace.read_output,
             settings=made.settings,
             network=self.network,
             scopes=dict.fromkeys(get_args(Scope), self.resources),

@@ -113,7 +113,7 @@ class TestPrograms:
         assert "EOFError" in await coder.fails("input()")
 
     async def test_a_cut_output_lies_in_outputs_and_cannot_be_changed(self, coder: Coder) -> None:
-        coder.workspace.store_output("ori/a:1:tool.0", "华东")
+        coder.workspace.outputs.store("ori/a:1:tool.0", "华东")
         assert await coder.said("cat /outputs/*", "bash") == "华东"
         assert "Read-only file system" in await coder.fails("echo x > /outputs/y", "bash")
 
@@ -188,7 +188,7 @@ class TestFiles:
         coder.put("data.csv", "a\n1\n")
         said = await coder.said("import os; os.mkdir('图'); open('图/a b.txt', 'w').write(open('data.csv').read())")
         assert said == "(nothing was printed)\nwritten: 图/a b.txt"
-        [artifact] = coder.workspace.artifacts()
+        [artifact] = coder.workspace.changes.artifacts()
         assert (artifact.path, artifact.size, artifact.by) == ("图/a b.txt", 4, "ori/a")
         assert await coder.text("read_file", path="图/a b.txt") == "a\n1\n"
 
@@ -197,7 +197,7 @@ class TestFiles:
         coder.put("gone.txt", "gone")
         said = await coder.said("echo new >> old.txt; rm gone.txt; echo 1 > made.txt", "bash")
         assert said.splitlines()[1:] == ["written: made.txt, old.txt", "deleted: gone.txt"]
-        coder.workspace.undo(coder.stored)
+        coder.workspace.changes.undo(coder.stored)
         assert {file.path: (coder.root / file.path).read_text() for file in coder.workspace.files()} == {
             "old.txt": "old", "gone.txt": "gone",
         }  # fmt: skip

@@ -62,7 +62,7 @@ class TestReadFile:
         assert len(await bench.text("read_file", path="a.txt")) == 5_000_005
 
     async def test_a_cut_output_is_read_by_its_handle(self, bench: Bench) -> None:
-        handle = bench.workspace.store_output("ori/a:3:tool.0", "1\n2\n3")
+        handle = bench.workspace.outputs.store("ori/a:3:tool.0", "1\n2\n3")
         assert await bench.text("read_file", path=handle, start=3) == "(lines 3–3 of 3)\n3"
 
     @pytest.mark.parametrize("path", ["../x", "/etc/passwd", "", "link"])
@@ -199,7 +199,7 @@ class TestSearchFiles:
         assert len(found) < 400
 
     async def test_one_file_or_one_output_is_searched_by_its_name(self, bench: Bench) -> None:
-        handle = bench.workspace.store_output("ori/a:1:tool.0", "1\nneedle\n")
+        handle = bench.workspace.outputs.store("ori/a:1:tool.0", "1\nneedle\n")
         bench.put("a.log", "needle")
         assert await bench.text("search_files", pattern="needle", folder=handle) == f"{handle}:2: needle"
         assert await bench.text("search_files", pattern="needle", folder="a.log") == "a.log:1: needle"

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 async def test_the_whole_of_a_cut_output_can_be_read_page_by_page(bench: Bench) -> None:
     """B38: what was cut is kept, and a page is never too long."""
     whole = "".join(f"{n:07}" for n in range(5000))
-    handle = bench.workspace.store_output("ori/收集~2/@review1:3:tool.0", whole)
+    handle = bench.workspace.outputs.store("ori/收集~2/@review1:3:tool.0", whole)
     pages, start = [], 0
     while start < len(whole):
         head, _, page = (await bench.text("read_artifact", handle=handle, start=start, characters=100_000)).partition(
@@ -47,6 +47,6 @@ async def test_a_part_that_does_not_exist_is_told_with_what_does(bench: Bench, a
 
 
 async def test_a_wrong_handle_is_told_with_the_nearest(bench: Bench) -> None:
-    bench.workspace.store_output("ori/a:1:tool.0", "x")
+    bench.workspace.outputs.store("ori/a:1:tool.0", "x")
     with pytest.raises(ToolError, match=r"did you mean 'out:ori/a:1:tool\.0'"):
         await bench("read_artifact", handle="out:ori/a:1:tool.1")
