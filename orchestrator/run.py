@@ -4,8 +4,8 @@
                  ▲                                                                                          │
                  └──────── outcomes, as the tool's result: combine, or delegate again ◀─────────────────────┘
 
-`handle.py` is one run from start to end, `loop.py` the engine, `delegate.py` the plan as a tool call, `subtask.py` what
-happens to one subtask.
+`handle.py` is one run from start to end, `course.py` its work, `loop.py` the engine, `delegate.py` the plan as a tool
+call, `subtask.py` what happens to one subtask.
 """
 
 from __future__ import annotations
