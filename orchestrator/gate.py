@@ -52,7 +52,7 @@ class Gate:
         """
         conversation, workspace = loop
         sources = tuple(conversation.sources)
-        reason: Reason | None = Reason("the loop asks") if tool.asks else None
+        reason: Reason | None = Reason("it asks you") if tool.asks else None
         if reason is None:
             act = Act(
                 tool=tool.title or tool.name,

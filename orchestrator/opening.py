@@ -44,6 +44,8 @@ class Opening:
         self.context, self.execute = context, execute
         self.planners: dict[str, Planner] = {}
         """By the path of the planner's loop."""
+        self.warned: set[str] = set()
+        """What has been said of tools that cannot be offered."""
 
     async def open(
         self,
@@ -125,11 +127,17 @@ class Opening:
         """Return what a role may call and this machine has, with these schemas; say what is left out."""
         named = [replace(self.context.tool(n), **schemas.get(n, {})) for n in role.tools if n != DELEGATE]
         tools = {tool.name: tool for tool in named}
-        for name in list(tools):
-            if why := tools[name].missing():
-                del tools[name]
-                self.context.log.add(Warned(path=path, text=f"{name} is not offered: {why}"))
-        return tools
+        missing = {name: why for name, tool in tools.items() if (why := tool.missing())}
+        for why in dict.fromkeys(missing.values()):
+            first, *more = (name for name in missing if missing[name] == why)
+            self._warn(path, f"{first}{f' (and {len(more)} more)' * bool(more)} is not offered: {why}")
+        return {name: tool for name, tool in tools.items() if name not in missing}
+
+    def _warn(self, path: str, text: str) -> None:
+        """Say something once in a run, however many loops it holds for."""
+        if text not in self.warned:
+            self.warned.add(text)
+            self.context.log.add(Warned(path=path, text=text))
 
     def _finding(self, tools: Mapping[str, Tool], hidden: Collection[str]) -> dict[str, Tool]:
         """Return the tools by which a loop reaches what it is not shown."""

@@ -302,7 +302,8 @@ class Orchestrator:
         if replay:
             recording = bound.recording_file()
             if recording is None:
-                raise scenario.error("the scenario names no recording to replay")
+                how = "run it with --live, write one with `ori record RUN -o FILE`, and name it under recording:"
+                raise scenario.error(f"the scenario has no recording to replay; {how}")
             model = ReplayModel(Recording.load(recording))
         order = Order(
             goal=bound.goal,

@@ -205,6 +205,12 @@ def test_every_command_has_a_help(capsys: pytest.CaptureFixture[str]) -> None:
         assert "--json" in capsys.readouterr().out
 
 
+def test_a_help_keeps_capitals(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["mcp", "--help"])
+    assert "Offer runs to MCP clients" in capsys.readouterr().out
+
+
 def test_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         cli.main(["--version"])
@@ -457,6 +463,17 @@ def test_a_failed_check_is_told_with_what_was_expected_and_found(project: Path, 
     assert said.out.splitlines()[-1] == "2 scenarios, 1 passed, 1 failed"
 
 
+def test_of_what_passed_the_number_is_told_and_with_verbose_each(project: Path, ori: Any) -> None:
+    assert "passed: " not in ori("test", "note").out
+    assert "PASS note: 3 checks (run " in ori("test", "note").out
+    assert "passed: file 记录.txt: contains '华东'" in ori("test", "note", "--verbose").out
+
+
+def test_a_scenario_without_a_recording_is_told_how_to_get_one(project: Path, ori: Any) -> None:
+    (project / "scenarios/new.yaml").write_text("goal: x\n", "utf-8")
+    assert "run it with --live, write one with `ori record RUN -o FILE`" in ori("test", "new").out
+
+
 def test_a_scenario_that_cannot_run_fails_and_the_others_go_on(project: Path, ori: Any) -> None:
     (project / "scenarios/bad.yaml").write_text("gaol: x\n")
     said = ori("test", "scenarios/bad.yaml", "hello")
@@ -473,6 +490,9 @@ def test_a_scenario_whose_tools_are_missing_is_skipped_with_what_mends_that(
     assert said.status == 0
     assert "SKIP code\n  run_code: there is no container engine at" in said.out
     assert said.out.splitlines()[-1] == "2 scenarios, 1 passed, 0 failed, 1 skipped"
+    said = ori("run", "code")
+    assert said.status == 2, "no model is asked for what cannot pass"
+    assert "scenarios/code.yaml:2: cannot run here, as its checks want run_code: there is no container" in said.err
 
 
 def test_a_folder_without_scenarios_is_an_error(project: Path, ori: Any) -> None:

@@ -152,7 +152,7 @@ def test_the_second_word_does_not_count_and_says_so(project: Path, ori: Any) -> 
     assert ori("deny", run, "tool.0", "--why", "no")[0] == 0
     status, _, err = ori("approve", run, "tool.0")
     assert status == 1
-    assert "somebody was quicker: deny by" in err
+    assert "somebody was quicker: it was denied by" in err
     resume(project, run)
     assert sent(project) == []
 

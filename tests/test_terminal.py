@@ -33,6 +33,7 @@ from orchestrator.events import (
 from orchestrator.failure import Failure, FailureKind
 from orchestrator.results import Outcome
 from orchestrator.serve import terminal
+from orchestrator.serve.asking import Asker
 from orchestrator.views.progress import Progress
 from tests.sample_run import GOAL, START, USAGE, beginning, called, model, run, subtask
 
@@ -219,7 +220,7 @@ async def test_without_a_terminal_each_lasting_change_is_one_plain_line() -> Non
     assert "\x1b" not in file.getvalue()
 
 
-def screen(events: AsyncIterator[Event]) -> str:
+def screen(events: AsyncIterator[Event], asker: Asker | None = None) -> str:
     """What a run writes to a real terminal of 80 columns, until it ends or breaks."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
@@ -234,7 +235,7 @@ def screen(events: AsyncIterator[Event]) -> str:
     reader.start()
     try:
         with os.fdopen(theirs, "w", encoding="utf-8") as file, contextlib.suppress(BaseExceptionGroup):
-            asyncio.run(terminal.watch(events, file, clock=lambda: START + 5))
+            asyncio.run(terminal.watch(events, file, clock=lambda: START + 5, asker=asker))
     finally:
         reader.join()
         os.close(ours)
@@ -248,6 +249,23 @@ def test_in_a_terminal_the_last_frame_stays_and_the_cursor_comes_back(monkeypatc
     assert written.count("\x1b[?25l") == written.count("\x1b[?25h") == 1
     assert "华东增长最快。" in written
     assert "\x1b[32m✓" in written
+
+
+def test_what_is_asked_is_not_drawn_over_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    asker = Asker()
+
+    async def asking() -> AsyncIterator[Event]:
+        async for event in arriving(run()):
+            yield event
+            if isinstance(event, PlanAdded):
+                await asyncio.sleep(0.15)  # one frame
+                with asker.aside():
+                    pass
+
+    *_, before, after = screen(asking(), asker).split("\x1b[?25l")
+    assert "汇总" in before, "the tree stays above the question"
+    assert "\x1b[1A" not in after.partition("汇总")[0], "the next frame is drawn below it"
 
 
 def test_no_color_turns_colours_off(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -113,6 +113,20 @@ def test_a_toolset_that_no_file_has_is_named_by_the_check(project: Path) -> None
     assert "greet" in said[0].split("'gret'")[1]
 
 
+async def test_what_several_tools_and_loops_lack_is_said_once(project: Path) -> None:
+    (project / "tools/greet.py").write_text(TOOLS + TOOLS[TOOLS.index("@tool") :].replace("def greet", "def wave"))
+    (project / "roles/host.yaml").write_text(ROLE.replace("greet", "greet, wave"))
+    tasks = [{"id": id, "role": "host", "goal": "Greet."} for id in ("a", "b")]
+    async with (
+        ScriptedServer([call("delegate", {"subtasks": tasks}), *[text("nobody came")] * 3]) as server,
+        Orchestrator(project=project, model="m", base_url=server.base_url, journal="memory") as orchestrator,
+    ):
+        result = await orchestrator.solve("Greet two.")
+        events = await orchestrator.journal.events(result.run_id)
+    said = [event.text for event in events if isinstance(event, Warned) and "not offered" in event.text]
+    assert said == [f"greet (and 1 more) is not offered: {said[0].partition(': ')[2]}"]
+
+
 async def test_a_tool_that_is_missing_is_not_offered_and_the_run_says_why(project: Path) -> None:
     async with (
         ScriptedServer([text("nobody came")]) as server,

@@ -18,6 +18,8 @@ from orchestrator.events import ApprovalAsked, Event, RunStarted
 from orchestrator.messages import Json
 
 SignalKind = Literal["approve", "deny", "answer", "cancel"]
+DONE_BY = {"approve": "approved by", "deny": "denied by", "answer": "answered by", "cancel": "cancelled by"}
+"""What people read of a signal, before the name of who sent it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +178,7 @@ def find_run(prefix: str, runs: Sequence[str]) -> str:
 
 def unknown_run(run: str, runs: Sequence[str]) -> JournalError:
     """Return the error for a run that the log does not hold."""
-    return JournalError(f"there is no run {run!r} in the log{nearest(run, runs)}")
+    return JournalError(f"there is no run {run!r} in the log{nearest(run, sorted(runs)[-5:])}; `ori runs` lists them")
 
 
 def open_status(owned: bool, waiting: int) -> str:

@@ -107,7 +107,7 @@ def _worded(question: ApprovalAsked) -> str:
     from orchestrator.serve.terminal import one_line
 
     where = f": {question.destination}" if question.destination else ""
-    lines = [f"\n? {question.path} wants: {question.name} {one_line(question.arguments)}", f"  {question.why}{where}"]
+    lines = [f"? {question.path} wants: {question.name} {one_line(question.arguments)}", f"  {question.why}{where}"]
     if question.sources:
         lines.append(f"  it was read before: {', '.join(question.sources)}")
     lines.append("  your answer · later" if question.expects == "answer" else f"  {_help(question)}")

@@ -47,7 +47,7 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
     def add(name: str, work: str, about: str) -> argparse.ArgumentParser:
-        command = commands.add_parser(name, help=about, description=about.capitalize() + ".", parents=[common])
+        command = commands.add_parser(name, help=about, description=f"{about[0].upper()}{about[1:]}.", parents=[common])
         command.set_defaults(work=work)
         return command
 
@@ -134,7 +134,7 @@ def parser() -> argparse.ArgumentParser:
         ("forget", "memory.forget", "delete memories"),
         ("export", "memory.export", "write memories as JSON lines"),
     ):
-        command = kept.add_parser(name, help=about, description=about.capitalize() + ".", parents=[common])
+        command = kept.add_parser(name, help=about, description=f"{about[0].upper()}{about[1:]}.", parents=[common])
         command.set_defaults(work=work)
         command.add_argument("--user", help="only those of a user")
         command.add_argument("--session", help="only those of a session")

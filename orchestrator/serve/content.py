@@ -79,7 +79,8 @@ def new(args: Namespace) -> Report:
 def init(args: Namespace) -> Report:
     """Lay out a project."""
     written = {"ori.yaml": "ori.yaml", ".gitignore": "gitignore", "scenarios/hello.yaml": "scenario.yaml"}
-    report = _written(args.folder, {file: _template(name) for file, name in written.items()}, "ori new role NAME")
+    texts = {file: _template(name) for file, name in written.items()}
+    report = _written(args.folder, texts, "name a model in ori.yaml, then: ori run hello")
     for folder in ("roles", "prompts", "tools"):
         (args.folder / folder).mkdir(exist_ok=True)
     return report

@@ -113,7 +113,8 @@ def record(args: Namespace) -> Report:
         raise ConfigError(f"run {past.info.run} has no reply of a model; there is nothing to record")
     args.output.parent.mkdir(parents=True, exist_ok=True)
     args.output.write_text(recording.dump(), "utf-8")
-    return Report(data={"written": str(args.output)}, text=str(args.output), note=f"{len(recording.lines)} replies")
+    note = f"{len(recording.lines)} replies; name the file in the scenario under recording:, then: ori test"
+    return Report(data={"written": str(args.output)}, text=str(args.output), note=note)
 
 
 def _read(args: Namespace) -> _Past:

@@ -106,6 +106,7 @@ def cancel(args: Namespace) -> Report:
 
 def _give(args: Namespace, kind: SignalKind, **data: Any) -> Report:
     from orchestrator.inbox import give_word
+    from orchestrator.journal import DONE_BY
     from orchestrator.run import Orchestrator
 
     async def give() -> tuple[Signal, str, int]:
@@ -118,11 +119,12 @@ def _give(args: Namespace, kind: SignalKind, **data: Any) -> Report:
 
     signal, status, waiting = asyncio.run(give())
     mine = signal.kind == kind and signal.data == data
-    text = f"{signal.key}: {signal.kind} by {signal.by}"
+    said = f"{DONE_BY[signal.kind]} {signal.by}"
+    text = f"{signal.key}: {said}"
     if status != "running":
-        rest = f"{waiting} more calls wait: ori inbox; then: " if waiting else ""
-        text += f"\n{rest}ori resume {signal.run}"
-    note = "" if mine else f"somebody was quicker: {signal.kind} by {signal.by} counts, and yours does not"
+        more = "1 more call waits" if waiting == 1 else f"{waiting} more calls wait"
+        text += f"\n{f'{more}: ori inbox; then' if waiting else 'next'}: ori resume {signal.run}"
+    note = "" if mine else f"somebody was quicker: it was {said}, and your word does not count"
     return Report(data=asdict(signal) | {"counts": mine}, text=text, note=note, status=DONE if mine else FAILED)
 
 

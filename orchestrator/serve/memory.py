@@ -37,8 +37,9 @@ def list_all(args: Namespace) -> Report:
         )
         for m in memories
     ]
-    note = "" if rows else "nothing is remembered"
-    return Report(data=_data(memories), draw=lambda width: terminal.table(titles, rows, width), note=note)
+    if not rows:
+        return Report(data=[], note="nothing is remembered")
+    return Report(data=_data(memories), draw=lambda width: terminal.table(titles, rows, width))
 
 
 def export(args: Namespace) -> Report:

@@ -45,6 +45,8 @@ def run(args: Namespace) -> Report:
         handle = orchestrator.start(plan.goal, inputs=plan.inputs, plan=plan.delegate(), workspace=args.workspace)
         return run_to_end(orchestrator, handle, args, asker=asker)
     scenario = orchestrator.catalog.scenario(args.scenario)
+    if lacking := _lacking(orchestrator, scenario):
+        raise scenario.error(f"cannot run here, as its checks want {lacking}", ("checks",))
     params = parse_params(args.set)
     replay = args.replay or not (args.live or orchestrator.settings.configured or scenario.recording is None)
     handle = orchestrator.start_scenario(
@@ -238,15 +240,18 @@ class Tested:
         """It ran, and every check holds."""
         return not self.skipped and not self.error and all(check.passed for check in self.checks)
 
-    def lines(self) -> Iterator[str]:
-        """Say it for people: what failed with what was expected and what was found."""
+    def lines(self, verbose: bool) -> Iterator[str]:
+        """Say it for people: what failed with what was expected and what was found; `verbose`: what passed, too."""
         if self.skipped:
             yield f"SKIP {self.scenario}\n  {self.skipped}"
             return
-        yield f"{'PASS' if self.passed else 'FAIL'} {self.scenario}" + (f" (run {self.run})" if self.run else "")
+        failed = [check for check in self.checks if not check.passed]
+        count = f"{len(failed)} of {len(self.checks)} checks failed" if failed else f"{len(self.checks)} checks"
+        ran = f": {count} (run {self.run})" if self.run else ""
+        yield f"{'PASS' if self.passed else 'FAIL'} {self.scenario}{ran}"
         if self.error:
             yield f"  {self.error}"
-        yield from (f"  {_verdict(check)}" for check in self.checks)
+        yield from (f"  {_verdict(check)}" for check in (self.checks if verbose else failed))
 
 
 def test(args: Namespace) -> Report:
@@ -264,7 +269,7 @@ def test(args: Namespace) -> Report:
         tested = interrupt.run(work())
     skipped, passed = sum(bool(one.skipped) for one in tested), sum(one.passed for one in tested)
     failed = len(tested) - passed - skipped
-    lines = [line for one in tested for line in one.lines()]
+    lines = [line for one in tested for line in one.lines(args.verbose)]
     lines.append(
         f"{len(tested)} scenarios, {passed} passed, {failed} failed" + (f", {skipped} skipped" * bool(skipped))
     )

@@ -35,6 +35,7 @@ from orchestrator.events import (
     SubtaskWaiting,
     Warned,
 )
+from orchestrator.journal import DONE_BY
 from orchestrator.messages import Usage
 from orchestrator.serve.asking import Asker
 from orchestrator.views.progress import Call, Node, Progress, Turn
@@ -109,7 +110,7 @@ async def _watch_live(
 
     with Live(console=console, auto_refresh=False, redirect_stdout=False) as live:
         if asker:
-            asker.aside = lambda: _stopped(live)
+            asker.aside = lambda: _printed(live, draw(None))
         try:
             async with asyncio.TaskGroup() as group:
                 drawing = group.create_task(redraw(live))
@@ -122,8 +123,11 @@ async def _watch_live(
 
 
 @contextmanager
-def _stopped(live: Live) -> Iterator[None]:
+def _printed(live: Live, drawn: Group) -> Iterator[None]:
+    """Leave what is drawn standing, and go on drawing below what is written meanwhile."""
+    live.update(Group(), refresh=True)  # a restart moves the cursor up by the height of what was drawn last
     live.stop()
+    live.console.print(drawn)
     try:
         yield
     finally:
@@ -200,7 +204,7 @@ def line(progress: Progress, event: Event) -> str | None:
         case ApprovalAsked():
             said = f"{name} asks: {asked(event)}"
         case SignalTaken(signal=signal, by=by):
-            said = f"{name}: {signal} by {by}"
+            said = f"{name}: {DONE_BY[signal]} {by}"
         case ReviewDone(round=number, accepted=accepted, feedback=feedback):
             said = f"{name} {'accepted' if accepted else 'sent back'} in review {number}: {feedback}"
         case Compacted():
@@ -233,7 +237,9 @@ def _waiting(progress: Progress) -> Iterator[str]:
 
 def usage_text(usage: Usage) -> str:
     """Say what model calls cost, in one line."""
-    parts = [f"{usage.calls} model calls", f"{usage.tokens:,} tokens"]
+    parts = [f"{usage.calls} model call{'s' * (usage.calls != 1)}"]
+    if usage.tokens:  # a recording that was scripted by hand has none
+        parts.append(f"{usage.tokens:,} tokens")
     if usage.cached:
         parts.append(f"{usage.cached:,} of them cached")
     if usage.cost is not None:

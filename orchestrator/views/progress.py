@@ -36,6 +36,7 @@ from orchestrator.events import (
     ToolStarted,
     Warned,
 )
+from orchestrator.journal import DONE_BY
 from orchestrator.messages import Usage
 from orchestrator.results import Outcome, RunResult
 
@@ -327,7 +328,7 @@ class Progress:
     def _heed(self, event: SignalTaken) -> None:
         self.questions.pop(event.key, None)
         node = self.node(event.path) if event.path else self.root
-        node.notes.append(" ".join((f"{event.signal} by {event.by}", *map(str, event.data.values()))))
+        node.notes.append(" ".join((f"{DONE_BY[event.signal]} {event.by}", *map(str, event.data.values()))))
         if node.state == "waiting":
             node.state, node.result = "running", ""
 
