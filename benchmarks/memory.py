@@ -75,7 +75,6 @@ async def measure(texts: list[str]) -> int:
             wanted = set(terms(query))
             max(range(len(corpus)), key=lambda n: len(wanted & corpus[n]) / (1 + len(corpus[n])))
             scans.append(time.process_time() - begun)
-        await store.aclose()
     median, scan = statistics.median(seconds), statistics.median(scans)
     print(f"{len(texts):,} texts; {len(facts)} planted facts, half of them Chinese")
     print(f"  recall, median, CPU        {median * 1e3:8.1f} ms      bound 10 ms")

@@ -343,7 +343,6 @@ class Orchestrator:
         """Close connections and the log's file; both open again at the next use."""
         await self._house.resources.get().aclose()
         await self._connections.aclose()
-        await self.memory.aclose()
         await self.journal.aclose()
 
 

@@ -264,7 +264,6 @@ def test_memories_are_listed_exported_and_forgotten_from_the_command_line(
         for fact in ("lamps at Lux", "chairs at Sedia"):
             await store.add(Memory(text=fact, owner=MIRA))
         await store.add(Memory(text="only today", owner=Owner(session="s1"), expires=4e9))
-        await store.aclose()
 
     asyncio.run(fill())
 

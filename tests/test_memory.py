@@ -161,10 +161,7 @@ async def test_it_opens_again_and_two_at_a_time_may_write(tmp_path: Path) -> Non
     async with asyncio.TaskGroup() as group:
         for number in range(20):
             group.create_task((one, other)[number % 2].add(Memory(text=f"lamp number {number}", owner=MIRA)))
-    await one.aclose()
     assert len(await one.all(MIRA)) == 20
-    await one.aclose()
-    await other.aclose()
 
 
 async def test_a_file_that_is_no_memory_is_refused_by_name(tmp_path: Path) -> None:
@@ -195,7 +192,6 @@ async def test_embeddings_rank_by_meaning_what_the_words_found(tmp_path: Path) -
     meanings.model = "another"  # the vectors that there are say nothing beside its own
     await found(store, "Oslo ship")
     assert len(meanings.asked[-1]) == 4
-    await store.aclose()
 
 
 WRONG = {
@@ -229,7 +225,6 @@ async def test_wrong_embeddings_leave_the_ranking_to_the_words(tmp_path: Path, a
         assert await found(store, "the ferry") == ["The ferry to Oslo leaves at nine."]
         with pytest.raises(ModelError):
             await embedder.embed(["one", "two"])
-        await store.aclose()
     assert len(asked) == 2
 
 

@@ -72,9 +72,6 @@ class MemoryStore(Protocol):
     async def forget(self, ids: Sequence[int]) -> int:
         """Delete memories by id and return how many there were."""
 
-    async def aclose(self) -> None:
-        """Let go of the store; it opens again at the next use."""
-
 
 @dataclass(frozen=True, slots=True)
 class Recollection:

@@ -12,11 +12,11 @@ import asyncio
 import math
 import re
 import sqlite3
-import threading
 import time
 import unicodedata
 from array import array
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import replace
 from hashlib import sha256
 from itertools import accumulate, product
@@ -74,8 +74,6 @@ class SqliteMemory:
         self, path: str | Path, *, embedder: Embedder | None = None, clock: Callable[[], float] = time.time
     ) -> None:
         self.path, self._embedder, self._clock = Path(path), embedder, clock
-        self._lock = threading.Lock()
-        self._db: sqlite3.Connection | None = None
 
     async def add(self, memory: Memory) -> Memory:
         """Keep a memory and return it as it is kept; one that says the same of the same owner is renewed."""
@@ -103,13 +101,6 @@ class SqliteMemory:
         """Delete memories by id and return how many there were."""
         return await self._run(lambda db: _delete(db, ids))
 
-    async def aclose(self) -> None:
-        """Close the database; it opens again at the next use."""
-        with self._lock:
-            if self._db:
-                self._db.close()
-                self._db = None
-
     async def _read(self, where: str, owner: Owner, **values: object) -> list[Memory]:
         given = {"user": owner.user, "session": owner.session, "now": self._clock(), **values}
         return await self._run(lambda db: [_memory(row) for row in db.execute(f"{_READ} {where}", given)])
@@ -134,18 +125,16 @@ class SqliteMemory:
         return await asyncio.to_thread(self._work, work)
 
     def _work(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        with self._lock:
-            try:
-                self._db = self._db or _open(self.path)
-                with self._db:  # one transaction: all of it, or nothing
-                    return work(self._db)
-            except (sqlite3.Error, OSError, OverflowError) as error:
-                raise MemoryStoreError(f"the memories in {self.path} cannot be read or written: {error}") from error
+        try:
+            with closing(_open(self.path)) as db, db:  # one transaction: all of it, or nothing
+                return work(db)
+        except (sqlite3.Error, OSError, OverflowError) as error:
+            raise MemoryStoreError(f"the memories in {self.path} cannot be read or written: {error}") from error
 
 
 def _open(path: Path) -> sqlite3.Connection:
     path.parent.mkdir(parents=True, exist_ok=True)
-    db = sqlite3.connect(path, timeout=10, check_same_thread=False)
+    db = sqlite3.connect(path, timeout=10)
     try:
         (version,) = db.execute("PRAGMA user_version").fetchone()
         if version not in (0, _VERSION):
