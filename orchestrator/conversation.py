@@ -11,9 +11,10 @@ from typing import Any
 import orjson
 
 from orchestrator.events import Compacted
+from orchestrator.jsonable import well_formed
 from orchestrator.messages import Message, ToolCall
 from orchestrator.models.tokens import NOTHING, Counts, count, together
-from orchestrator.models.wire import encode, scrubbed, wire_arguments
+from orchestrator.models.wire import encode, wire_arguments
 
 
 def counts_of(message: Message) -> Counts:
@@ -76,7 +77,7 @@ class Conversation:
         try:
             data = orjson.dumps(message)
         except TypeError:  # a lone surrogate, or a number that is too large for orjson
-            message = replace(message, content=scrubbed(message.content))
+            message = replace(message, content=well_formed(message.content))
             data = repr(message).encode("utf-8", "replace")
         self._messages.append(message)
         self._keys.append(key)

@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import inspect
-import json
 import re
 import sys
-from collections.abc import Awaitable, Callable, Hashable, Mapping, MutableMapping, Sequence, ValuesView
-from collections.abc import Set as AbstractSet
+from collections.abc import Awaitable, Callable, Hashable, Mapping, MutableMapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field, fields, is_dataclass, replace
-from datetime import date, time
-from decimal import Decimal
-from enum import Enum
-from pathlib import PurePath
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, overload
-from uuid import UUID
-
-import orjson
 
 from orchestrator.errors import ConfigError, nearest
+from orchestrator.jsonable import to_json, well_formed
 from orchestrator.memory import Recollection
 from orchestrator.resources import Resources
 from orchestrator.sandbox.guard import AddressGuard
@@ -261,21 +253,6 @@ def tool(
     return decorate(fn) if fn else decorate
 
 
-def missing_sentences(tool: Tool) -> list[str]:
-    """Return what the description of a tool leaves unsaid, of what a model needs in order to choose it."""
-    return [f"no sentence says {what}" for what, words in _SENTENCES.items() if not words.search(tool.description)]
-
-
-_SENTENCES = {
-    "when to use it": re.compile(
-        r"(?i)\b(when(ever)?|if you|useful|prefer|instead of|(use|call) (it|this)|use (for|to|before|after))\b"
-        r"|时使用|时调用|时候|用于|用来|适用|适合|何时|使用场景|如果|当[^，。]{1,30}时"
-    ),
-    "what it returns": re.compile(
-        r"(?i)\b(return(s|ed)?|yields?|gives? back|answers? with|results? (is|are))\b|返回|输出|结果"
-    ),
-}
-
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 RESERVED = frozenset({"delegate", "submit_result", "find_tools", "call_tool"})
 """Tools that the engine itself adds to a loop."""
@@ -331,8 +308,8 @@ def to_result(value: object) -> ToolResult:
     """
     if isinstance(value, ToolResult):
         text = well_formed(value.content) if value.content.strip() else _EMPTY_TEXT
-        return replace(value, content=text, value=None if value.value is None else _encode(value.value)[1])
-    text, form = _encode(value)
+        return replace(value, content=text, value=None if value.value is None else to_json(value.value)[1])
+    text, form = to_json(value)
     if form is None:
         text = "Done; there is no result."
     elif form in ([], {}):
@@ -356,72 +333,3 @@ def _says_failure(form: Mapping[str, Json]) -> bool:
         or any(type(code) is int and 400 <= code <= 599 for code in status)
         or any(type(code) is int and code != 0 for code in exit_codes)
     )
-
-
-def _encode(value: object) -> tuple[str, Json]:
-    """Return a value as text, and as what JSON can hold; text stays as it is."""
-    if isinstance(value, str):
-        text = well_formed(value)
-        return text, text
-    form: Json
-    try:
-        data = orjson.dumps(value, default=_plain, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY)
-        text, form = data.decode(), orjson.loads(data)
-    except orjson.JSONEncodeError:
-        try:  # the standard library knows large integers, and lets lone surrogates pass
-            text = well_formed(json.dumps(value, default=_plain, ensure_ascii=False, separators=(",", ":")))
-            form = json.loads(text)
-        except (TypeError, ValueError, RecursionError):
-            form = _described(value)
-    return (form, form) if isinstance(form, str) else (text, form)
-
-
-def _plain(value: Any) -> Any:
-    """Return what stands in JSON for a value that is none of its types."""
-    if hasattr(value, "model_dump"):  # of pydantic
-        return value.model_dump()
-    match value:
-        case Mapping():
-            return dict(value)
-        case AbstractSet():
-            return _in_order(value)
-        case Enum():
-            return value.value
-        case date() | time():
-            return value.isoformat()
-        case bytes() | bytearray() | memoryview():
-            return _decoded(bytes(value))
-        case tuple() if hasattr(value, "_asdict"):
-            return value._asdict()
-        case Sequence() | ValuesView():
-            return list(value)
-        case Decimal() | UUID() | PurePath():
-            return str(value)
-    if is_dataclass(value) and not isinstance(value, type):
-        return {f.name: getattr(value, f.name) for f in fields(value)}
-    return _described(value)
-
-
-def _in_order(values: AbstractSet[Any]) -> list[Any]:
-    """Sort a set: an equal result is an equal text, which repetition detection counts on."""
-    try:
-        return sorted(values)
-    except TypeError:
-        return sorted(values, key=repr)
-
-
-def _decoded(data: bytes) -> str:
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return f"({len(data)} bytes that are not text)"
-
-
-def well_formed(text: str) -> str:
-    """Replace lone surrogates, which no UTF-8 can carry."""
-    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
-def _described(value: object) -> str:
-    kind = type(value)
-    return well_formed(f"{value} (a {kind.__module__}.{kind.__qualname__})")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib
+import re
 import sys
 import traceback
 from collections import defaultdict
@@ -16,7 +17,7 @@ from types import ModuleType
 
 from orchestrator.errors import ConfigError
 from orchestrator.settings import Settings
-from orchestrator.tool import Tool, Toolset, missing_sentences
+from orchestrator.tool import Tool, Toolset
 
 
 class ToolFolder:
@@ -97,6 +98,22 @@ class ToolFolder:
             return
         for sentence in missing_sentences(tool):
             yield ConfigError(f"tool {tool.name!r}: {sentence}", file=file, line=self.places[tool.name][0][1])
+
+
+def missing_sentences(tool: Tool) -> list[str]:
+    """Return what the description of a tool leaves unsaid, of what a model needs in order to choose it."""
+    return [f"no sentence says {what}" for what, words in _SENTENCES.items() if not words.search(tool.description)]
+
+
+_SENTENCES = {
+    "when to use it": re.compile(
+        r"(?i)\b(when(ever)?|if you|useful|prefer|instead of|(use|call) (it|this)|use (for|to|before|after))\b"
+        r"|时使用|时调用|时候|用于|用来|适用|适合|何时|使用场景|如果|当[^，。]{1,30}时"
+    ),
+    "what it returns": re.compile(
+        r"(?i)\b(return(s|ed)?|yields?|gives? back|answers? with|results? (is|are))\b|返回|输出|结果"
+    ),
+}
 
 
 def load(file: Path) -> dict[str, Tool]:

@@ -22,7 +22,8 @@ from jsonschema.validators import validator_for
 from pydantic import BaseModel, Field, ValidationError
 
 from orchestrator.errors import ConfigError, ToolError
-from orchestrator.tool import Tool, ToolContext, ToolResult, missing_sentences, to_result, tool
+from orchestrator.tool import Tool, ToolContext, ToolResult, to_result, tool
+from orchestrator.toolfiles import missing_sentences
 from orchestrator.workspace import Workspace
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 
+from orchestrator.jsonable import well_formed
 from orchestrator.messages import Image, Json, Message, ToolCall, ToolSpec
 from orchestrator.models.narrow import narrow, with_items
 
@@ -214,7 +215,7 @@ def decode(data: bytes) -> Json:
 def scrubbed(value: Json) -> Json:
     """Replace lone surrogates, which no UTF-8 can carry."""
     if isinstance(value, str):
-        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return well_formed(value)
     if isinstance(value, dict):
         return {scrubbed(k): scrubbed(v) for k, v in value.items()}
     return [scrubbed(item) for item in value] if isinstance(value, (list, tuple)) else value
