@@ -6,14 +6,8 @@ numbered from 1 within their run; passing ones (`seq` 0) reach subscribers only 
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
-from functools import cache
-from typing import Annotated, Any, Literal, Union
-
-import orjson
-from pydantic import BaseModel, Field, TypeAdapter
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, Union
 
 from orchestrator.failure import Failure
 from orchestrator.messages import Delta, Message, Usage
@@ -495,43 +489,6 @@ AnyEvent = Union[  # noqa: UP007 - built at run time for the decoder
 _ENVELOPE = frozenset(f.name for f in fields(Event))
 
 
-def payload(event: Event) -> bytes:
-    """Encode what only this kind of event holds, as one JSON object; the shared fields have columns of their own."""
-    return _json({name: getattr(event, name) for name in event.__dataclass_fields__ if name not in _ENVELOPE})
-
-
-def encode(event: Event) -> bytes:
-    """Encode a whole event as one JSON object."""
-    return _json(event)
-
-
-def decode(data: bytes | str) -> Event:
-    """Read an event that `encode` wrote.
-
-    Raises:
-        pydantic.ValidationError: It is no event of this set.
-    """
-    event: Event = _decoder().validate_json(data)
-    return event
-
-
-@cache
-def _decoder() -> TypeAdapter[Any]:
-    return TypeAdapter(Annotated[AnyEvent, Field(discriminator="type")])
-
-
-def _json(value: object) -> bytes:
-    try:
-        return orjson.dumps(value, default=_plain)
-    except TypeError:  # a lone surrogate, which is replaced, or a number or a key that orjson refuses
-        return json.dumps(value, default=_plain, ensure_ascii=False).encode("utf-8", "replace")
-
-
-def _plain(value: object) -> Any:
-    if is_dataclass(value):
-        return {f.name: getattr(value, f.name) for f in fields(value)}
-    if isinstance(value, BaseModel):
-        return value.model_dump()
-    if isinstance(value, Mapping):
-        return dict(value)
-    return str(value)
+def particulars(event: Event) -> dict[str, Any]:
+    """Return what only this kind of event holds, by field."""
+    return {name: getattr(event, name) for name in event.__dataclass_fields__ if name not in _ENVELOPE}

@@ -5,8 +5,9 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orchestrator.codec import decode, encode
 from orchestrator.conversation import Conversation
-from orchestrator.events import Compacted, decode, encode
+from orchestrator.events import Compacted
 from orchestrator.messages import Message, MessageRole, ToolCall
 from orchestrator.models.tokens import NOTHING
 

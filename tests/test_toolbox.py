@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator import ToolContext, ToolError, ToolResult, tool
-from orchestrator.events import ToolProgress, ToolReturned, ToolStarted, VariableSet, encode
+from orchestrator.codec import encode
+from orchestrator.events import ToolProgress, ToolReturned, ToolStarted, VariableSet
 from orchestrator.failure import FailureKind
 from orchestrator.testing import Answer, ScriptedServer, call, route, text
 from tests.loops import API_KEY, look, orchestrator, run

@@ -23,8 +23,9 @@ from typing import Any, NamedTuple, TypeVar
 import orjson
 from pydantic import ValidationError
 
+from orchestrator.codec import decode, payload
 from orchestrator.errors import JournalError
-from orchestrator.events import ApprovalAsked, Event, decode, payload
+from orchestrator.events import ApprovalAsked, Event
 from orchestrator.journal import RunInfo, Signal, find_run, in_session, open_status, unknown_run
 from orchestrator.journal.owner import Owners
 from orchestrator.journal.signals import SignalTable, of_run

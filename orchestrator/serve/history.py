@@ -65,7 +65,7 @@ def runs(args: Namespace) -> Report:
 
 def show(args: Namespace) -> Report:
     """Show what happened in a run; with `--verbose`, log each event too, with prompts and replies."""
-    from orchestrator.events import encode
+    from orchestrator.codec import encode
     from orchestrator.redact import Redactor
     from orchestrator.serve import terminal
     from orchestrator.views.log import log_to, stream_logger

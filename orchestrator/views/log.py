@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import asdict, is_dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal, TextIO
 
@@ -29,11 +29,11 @@ from orchestrator.events import (
     ToolStarted,
     VariableSet,
     Warned,
+    particulars,
 )
 from orchestrator.results import Outcome, RunResult
 
 Level = Literal["debug", "info", "warning", "error"]
-_ENVELOPE = frozenset(f.name for f in fields(Event))
 _DEBUG = (MessageAppended, ModelCalled, ModelReplied, ToolStarted, VariableSet, PlanProposed, Compacted)
 _WARNING = (Warned, BudgetReached, BreakerChanged, PlanRejected)
 _HEAD, _TAIL = 1500, 500
@@ -115,7 +115,7 @@ def _said(event: Event) -> dict[str, Any]:
             said = {"model": event.model, "finish_reason": event.finish_reason, "seconds": event.seconds}
             said |= usage.model_dump(exclude_defaults=True)
         case _:
-            said = {f.name: getattr(event, f.name) for f in fields(event) if f.name not in _ENVELOPE}
+            said = particulars(event)
     return {name: value for name, value in said.items() if value not in (None, "", (), {})}
 
 
