@@ -13,7 +13,9 @@ ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text("utf-8")
 PYTHON = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 FILES = dict(re.findall(r"^`([\w./]+)`\n\n```\w+\n(.*?)```", README, re.DOTALL | re.MULTILINE))
-COMMANDS = sorted(set(re.findall(r"\bori ([a-z]+)", README)))
+DOCS = sorted(set(re.findall(r"\]\((\w[\w./]+)\)", README)))
+TEXTS = README + "".join(file.read_text("utf-8") for file in sorted((ROOT / "docs").glob("*.md")))
+COMMANDS = sorted(set(re.findall(r"\bori ([a-z]+)", TEXTS)))
 MAKE_TARGETS = sorted(set(re.findall(r"(?:^|`)make ([a-z]+)", README, re.MULTILINE)))
 
 
@@ -44,6 +46,17 @@ def test_the_example_without_files_makes_an_orchestrator() -> None:
     names: dict[str, object] = {"__name__": "readme"}
     exec(example, names)
     assert isinstance(names["orchestrator"], orchestrator.Orchestrator)
+
+
+def test_the_example_of_a_scripted_server_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    [example] = [block for block in PYTHON if "ScriptedServer" in block]
+    exec(example, {"__name__": "readme"})
+
+
+def test_each_file_that_it_links_is_there_and_each_page_of_docs_is_linked() -> None:
+    assert [name for name in DOCS if not (ROOT / name).is_file()] == []
+    assert {f"docs/{file.name}" for file in (ROOT / "docs").glob("*.md")} <= set(DOCS)
 
 
 def test_the_example_files_make_a_project_that_the_check_passes(tmp_path: Path) -> None:
