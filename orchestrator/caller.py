@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from orchestrator.context import RunContext
+from orchestrator.conversation import Conversation
 from orchestrator.errors import ModelError
 from orchestrator.events import ModelCalled, ModelFailed, ModelReplied, delta_event
 from orchestrator.limits import Moment
@@ -75,13 +76,14 @@ class Caller:
             request: Its key says which call of the loop it is; a reply to `path:turn:model` is a turn of it.
             weight: What the prompt is made of.
             moment: Which call of the loop it is.
-            hash: Of the conversation.
+            hash: Of the conversation, where the prompt is one.
 
         Raises:
             ModelError: There is no answer.
             OutOfBudget: There never will be room for the call.
         """
-        if (said := self.context.past.said.get(request.key)) is not None:
+        hash = hash or Conversation(request.messages).hash
+        if (said := self.context.past.said.get((request.key, hash))) is not None:
             return Reply(said)
         output = request.max_output or self.output
         prompt = self.meter.tokens(weight.whole)

@@ -118,8 +118,8 @@ class Past:
     variables: dict[str, VariableSet] = field(default_factory=dict)
     constraints: tuple[str, ...] = ()
     formatted_goal: dict[str, Json] | None = None
-    said: dict[str, str] = field(default_factory=dict)
-    """Answers to calls of the engine's own, which are no turns, by key."""
+    said: dict[tuple[str, str], str] = field(default_factory=dict)
+    """Answers to calls of the engine's own, which are no turns, by key and hash of the prompt."""
     replies: int = 0
     """Model calls that were answered."""
     seq: int = 0
@@ -212,14 +212,14 @@ class Past:
         if isinstance(event, ModelCalled):
             self.called[event.key] = event
             return
-        self.called.pop(event.key, None)
+        called = self.called.pop(event.key, None)
         if isinstance(event, ModelFailed):
             return
         self.replies += 1
         self.usage[event.path] = self.usage.get(event.path, Usage()) + event.usage
         _, number, kind = event.key.rsplit(":", 2)
         if kind != "model":
-            self.said[event.key] = event.content
+            self.said[event.key, called.hash if called else ""] = event.content
         else:
             loop = self._loop(event)
             reply = Reply(finish_reason=event.finish_reason, usage=event.usage, model=event.model)

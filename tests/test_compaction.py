@@ -22,6 +22,7 @@ from orchestrator.tool import Tool
 from orchestrator.workspace import Workspace
 from tests import engine, loops
 from tests.loops import Ran
+from tests.test_resume import holding
 
 WINDOW = 6000
 ROOM = WINDOW - WINDOW // 4
@@ -197,6 +198,21 @@ class TestTheSummary:
         assert len(reader.materials) >= 4
         assert all(f"Depot {n} holds {1000 + n}" in "".join(reader.materials) for n in range(1, 12))
         assert max(tokens(request) for request in ran.requests if is_summary(request)) <= 2250
+
+    @pytest.mark.parametrize(("window", "asked_again"), [(WINDOW, []), (WINDOW // 2, [True])])
+    async def test_one_that_an_interrupted_run_has_is_used_for_what_it_is_of(
+        self, window: int, asked_again: list[bool]
+    ) -> None:
+        reader = Reader(9)
+        events = (await read(reader)).events
+        cut = next(n for n, e in enumerate(events, 1) if isinstance(e, ModelReplied) and ":summary." in e.key)
+        reader = Reader(0)
+        async with ScriptedServer(reader) as server:
+            role, model = {"limits": {"max_turns": 100}}, {"window": window}
+            resumed = loops.orchestrator(server, [page], role=role, model=model, journal=holding(events[:cut]))
+            result = await resumed.resume(events[0].run)
+        assert result.status == "done"
+        assert ["Depot 1 holds" in material for material in reader.materials[:1]] == asked_again
 
 
 class TestAMessageThatAloneIsTooLong:
