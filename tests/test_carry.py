@@ -254,6 +254,36 @@ async def test_embeddings_come_from_the_configured_server(tmp_path: Path) -> Non
         assert [memory.id for memory in await orch.memory.search("budget", MIRA)] == [kept.id]
 
 
+@pytest.mark.parametrize("log", ["memory", "sqlite"])
+def test_what_each_user_and_session_has_used_is_told(
+    log: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """R64."""
+    models = {"default": {"model": "m", "api_key": "k", "price": {"input": 1, "output": 1}}}
+    whose = [{"user": "mira", "session": "s1"}, {"user": "mira"}, {"session": "s1"}, {}]
+
+    async def fill() -> list[dict[str, Any]]:
+        async with ScriptedServer([text("fine", usage={"prompt_tokens": 90, "completion_tokens": 10})] * 4) as server:
+            models["default"]["base_url"] = server.base_url
+            (tmp_path / "ori.yaml").write_text(json.dumps({"models": models, "journal": log}))
+            async with Orchestrator.from_project(tmp_path) as orch:
+                for owner in whose:
+                    await orch.run_role("worker", "Hello.", **owner)
+                return [{"user": info.user, "session": info.session} for info in await orch.journal.runs()]
+
+    listed = asyncio.run(fill())
+    assert listed == [{"user": None, "session": None} | owner for owner in reversed(whose)]
+    if log == "sqlite":
+        project = ["--project", str(tmp_path)]
+        assert main(["runs", "--by", "user", "--json", *project]) == 0
+        assert json.loads(capsys.readouterr().out) == [
+            {"user": None, "runs": 2, "tokens": 200, "cost": "0.0002"},
+            {"user": "mira", "runs": 2, "tokens": 200, "cost": "0.0002"},
+        ]
+        main(["runs", "--by", "session", *project])
+        assert capsys.readouterr().out.split()[-8:] == ["(none)", "2", "200", "0.0002", "s1", "2", "200", "0.0002"]
+
+
 def test_memories_are_listed_exported_and_forgotten_from_the_command_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -54,6 +54,8 @@ class RunInfo:
     tokens: int
     waiting: int = 0
     """Calls that wait for a person."""
+    session: str | None = None
+    user: str | None = None
 
 
 class Journal(Protocol):

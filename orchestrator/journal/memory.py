@@ -154,4 +154,6 @@ def _info(started: RunStarted, events: Sequence[Event], owned: bool, waiting: in
         cost=None if usage.cost is None else str(usage.cost),
         tokens=usage.tokens,
         waiting=waiting,
+        session=started.session,
+        user=started.user,
     )

@@ -342,6 +342,8 @@ def _runs(db: sqlite3.Connection, owners: Owners) -> list[RunInfo]:
             cost=str(sum(costs)) if costs else None,
             tokens=sum(usage["prompt"] + usage["completion"] for usage in usages),
             waiting=waiting[run],
+            session=data.get("session"),
+            user=data.get("user"),
         )
     return list(infos.values())
 

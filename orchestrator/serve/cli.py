@@ -117,7 +117,8 @@ def parser() -> argparse.ArgumentParser:
     sandbox.add_argument("--suite", default="stable", help="Debian's release (default: stable)")
     sandbox.add_argument("--mirror", metavar="URL", help="where packages come from (default: debootstrap's own)")
 
-    add("runs", "history.runs", "list past runs")
+    runs = add("runs", "history.runs", "list past runs")
+    runs.add_argument("--by", choices=("user", "session"), help="what each of them has used instead")
     add("show", "history.show", "show what happened in a run").add_argument("run", metavar="RUN")
     undo = add("undo", "history.undo", "put back what a run, or one subtask of it, changed in its workspace")
     undo.add_argument("run", metavar="RUN")

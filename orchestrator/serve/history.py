@@ -9,6 +9,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,6 +44,8 @@ def runs(args: Namespace) -> Report:
     infos = asyncio.run(read())
     if not infos:
         return Report(data=[], note=f"no runs yet in {args.project}")
+    if args.by:
+        return _used(infos, args.by)
     titles = ("run", "status", "started", "time", "tokens", "goal")
     rows = [
         (
@@ -61,6 +64,26 @@ def runs(args: Namespace) -> Report:
         draw=lambda width: terminal.table(titles, rows, width),
         note=f"{waiting} calls wait for a person: ori inbox" if waiting else "",
     )
+
+
+def _used(infos: Sequence[RunInfo], by: str) -> Report:
+    """Sum up what runs have used, by whom they were for."""
+    from orchestrator.serve import terminal
+
+    groups: dict[str, list[RunInfo]] = {}
+    for info in infos:
+        groups.setdefault(getattr(info, by) or "", []).append(info)
+    data = [
+        {
+            by: name or None,
+            "runs": len(group),
+            "tokens": sum(info.tokens for info in group),
+            "cost": str(sum(costs)) if (costs := [Decimal(info.cost) for info in group if info.cost]) else None,
+        }
+        for name, group in sorted(groups.items())
+    ]
+    rows = [(f"{d[by] or '(none)'}", f"{d['runs']}", f"{d['tokens']:,}", f"{d['cost'] or ''}") for d in data]
+    return Report(data=data, draw=lambda width: terminal.table((by, "runs", "tokens", "cost"), rows, width))
 
 
 def show(args: Namespace) -> Report:
