@@ -172,9 +172,16 @@ async def test_a_cancelled_call_ends_at_once(answer: Answer) -> None:
 
 async def test_a_time_limit_around_a_call_is_kept() -> None:
     async with serving([hang()]) as (served, server, _):
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.05):
-                await served.generate(asking())
+
+        async def expire() -> None:
+            await server.until(lambda server: server.in_flight == 1)
+            limit.reschedule(0)
+
+        async with asyncio.TaskGroup() as group:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(None) as limit:
+                    group.create_task(expire())
+                    await served.generate(asking())
         await server.until(lambda server: server.in_flight == 0)
         assert len(server.requests) == 1
 
