@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_serializer, model_validator
 
 from orchestrator.errors import ConfigError, nearest
 from orchestrator.results import Outcome
@@ -41,6 +41,11 @@ class Fallback(BaseModel):
         if not self.model_fields_set:
             raise ValueError("a fallback names a role, a goal or a value")
         return self
+
+    @model_serializer
+    def _what_it_says(self) -> dict[str, Any]:
+        """Leave out what was not said: null is a value, and no value is none."""
+        return {name: getattr(self, name) for name in Fallback.model_fields if name in self.model_fields_set}
 
 
 class Subtask(BaseModel):

@@ -413,3 +413,11 @@ def test_what_a_check_changes_is_told(proposed: list[Subtask]) -> None:
     changed = [old.id for old, new in zip(proposed, addition.new, strict=True) if set(old.after) != set(new.after)]
     assert all(any(repr(id) in note for note in addition.mended) for id in changed)
     assert bool(changed) == bool(addition.mended)
+
+
+@pytest.mark.parametrize("fallback", [{"goal": "otherwise"}, {"role": "other"}, {"value": None}, {"value": 0}])
+def test_a_fallback_says_the_same_after_it_was_stored(fallback: dict[str, Any]) -> None:
+    """R73: in a resumed run, a fallback to another goal must not become one to the value null."""
+    planned = Subtask.model_validate({"id": "a", "role": "worker", "goal": "x", "on_failure": fallback})
+    stored = Subtask.model_validate(planned.model_dump(mode="json"))
+    assert stored.model_dump()["on_failure"] == planned.model_dump()["on_failure"] == fallback
