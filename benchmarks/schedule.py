@@ -28,7 +28,8 @@ from orchestrator import Limits, Orchestrator, Role, tool
 from orchestrator.events import PlanAdded, SubtaskEnded
 from orchestrator.messages import Message, Request
 from orchestrator.models.openai import OpenAIModel
-from orchestrator.plan import Plan, Rules, Subtask
+from orchestrator.plan import Plan, Subtask
+from orchestrator.proposal import Rules, check_plan
 from orchestrator.results import Outcome
 from orchestrator.schedule import Slots, Ticket
 from orchestrator.schedule import run as run_plan
@@ -241,7 +242,7 @@ def engine_schedule(dag: Dag, *, effort: bool) -> float:
         plan = Plan()
         known = dag.lengths if effort else dict.fromkeys(dag.lengths, 1.0)
         subtasks = [Subtask(id=id, role="worker", goal="x", after=dag.after[id], effort=known[id]) for id in known]
-        plan.add(plan.check(subtasks, Rules(roles=("worker",))))
+        plan.add(check_plan(plan, subtasks, Rules(roles=("worker",))).new)
         await run_plan(plan, Slots(SLOTS), execute, skip)
         assert len(plan.outcomes) == len(subtasks)
         return asyncio.get_running_loop().time()

@@ -8,8 +8,9 @@ from fnmatch import fnmatchcase
 
 from orchestrator.checks import OutcomesCheck, ToolsCheck
 from orchestrator.errors import ConfigError, nearest
-from orchestrator.plan import Plan, PlanFaults, Rules
+from orchestrator.plan import Plan
 from orchestrator.policy import ALL
+from orchestrator.proposal import PlanFaults, Rules, check_plan
 from orchestrator.role import Role
 from orchestrator.scenario import Scenario
 from orchestrator.schema import wrong_schema
@@ -92,7 +93,7 @@ def _plan(scenario: Scenario, names: Names) -> Iterator[Fault]:
     try:
         if scenario.plan:
             tools = [*names.tools, *(s.tool for s in scenario.plan if s.tool and names.has_elsewhere(s.tool))]
-            Plan().check(scenario.plan, Rules(roles, tools, scenario.limits.max_subtasks))
+            check_plan(Plan(), scenario.plan, Rules(roles, tools, scenario.limits.max_subtasks))
     except PlanFaults as error:
         for message in error.faults:
             named = (index for index, subtask in enumerate(scenario.plan) if repr(subtask.id) in message)

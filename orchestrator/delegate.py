@@ -16,7 +16,8 @@ from orchestrator.events import PlanAdded, PlanProposed, PlanRejected, SubtaskEn
 from orchestrator.failure import RULES, Failure, FailureKind
 from orchestrator.messages import Json
 from orchestrator.models.tokens import estimate_tokens, portion
-from orchestrator.plan import Addition, Delegate, Plan, PlanFaults, Rules, Subtask
+from orchestrator.plan import Delegate, Plan, Subtask
+from orchestrator.proposal import Addition, PlanFaults, Rules, check_plan
 from orchestrator.relevance import content_words, gist
 from orchestrator.results import Outcome
 from orchestrator.scenario import Template
@@ -117,7 +118,7 @@ class Planner:
         """
         if self.open is None:
             try:
-                addition = self.plan.check(self._subtasks(call), self._rules(self.context.tool_names))
+                addition = check_plan(self.plan, self._subtasks(call), self._rules(self.context.tool_names))
             except PlanFaults as faults:
                 message = f"the plan of {scenario or 'the file'} is wrong: " + "; ".join(faults.faults)
                 raise LoopStopped("plan_invalid", Failure(FailureKind.bad_model_output, message)) from None
@@ -158,7 +159,7 @@ class Planner:
         for plan in plans:
             self.context.log.add(PlanProposed(path=self.path, plan=plan.model_dump(mode="json", exclude_defaults=True)))
         asked = [self._subtasks(plan) for plan in plans]
-        addition = self.plan.check([s for subtasks in asked for s in subtasks], self._rules(self.tools))
+        addition = check_plan(self.plan, [s for subtasks in asked for s in subtasks], self._rules(self.tools))
         ids = [[s.id for s in subtasks] for subtasks in asked]
         template = next((plan.template for plan in plans if plan.template), None)
         self._add(addition, _joint(plans, addition.new), ids, template)
@@ -193,7 +194,7 @@ class Planner:
         self.context.constraints = tuple(dict.fromkeys((*self.context.constraints, *constraints)))
         if call.formatted_goal and self.context.formatted_goal is None:
             self.context.formatted_goal = call.formatted_goal
-        opened = self.plan.add(addition)
+        opened = self.plan.add(addition.new)
         self.rejected = 0
         self.open = self.context.log.add(
             PlanAdded(

@@ -34,7 +34,7 @@ from orchestrator.events import (
     VariableSet,
 )
 from orchestrator.messages import Json, Message, Reply, Usage
-from orchestrator.plan import Addition, Plan, Subtask
+from orchestrator.plan import Plan, Subtask
 
 
 class Returned(NamedTuple):
@@ -255,7 +255,7 @@ class Past:
             past.reopened = event.ids
             return
         new = tuple(Subtask.model_validate(subtask) for subtask in event.subtasks)
-        past.plan.add(Addition(new, event.reused, event.mended))
+        past.plan.add(new)
         past.open, past.rejected = event, 0
         self.constraints = tuple(dict.fromkeys((*self.constraints, *event.constraints)))
         self.formatted_goal = self.formatted_goal or event.formatted_goal

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from orchestrator.failure import Failure, FailureKind
-from orchestrator.plan import Addition, Delegate, Fallback, Plan, PlanFaults, Rules, Subtask
+from orchestrator.plan import Delegate, Fallback, Plan, Subtask
+from orchestrator.proposal import Addition, PlanFaults, Rules, check_plan
 from orchestrator.results import Outcome, OutcomeStatus
 
 RULES = Rules(roles=("reader", "writer"), tools=("query",), max_subtasks=50, files=("orders.csv", "数据.csv"))
@@ -36,7 +37,7 @@ def planned(*subtasks: Subtask, rules: Rules = RULES, **statuses: OutcomeStatus)
     """Return a plan with these subtasks, some of which ended already."""
     plan = Plan()
     if subtasks:
-        plan.add(plan.check(subtasks, rules))
+        plan.add(check_plan(plan, subtasks, rules).new)
     for id, status in statuses.items():
         plan.started.add(id)
         plan.outcomes[id] = ended(id, status, "" if status == "done" else f"{id} broke")
@@ -45,7 +46,7 @@ def planned(*subtasks: Subtask, rules: Rules = RULES, **statuses: OutcomeStatus)
 
 def refused(proposed: Sequence[Subtask], plan: Plan | None = None, rules: Rules = RULES) -> PlanFaults:
     with pytest.raises(PlanFaults) as info:
-        (plan or Plan()).check(proposed, rules)
+        check_plan(plan or Plan(), proposed, rules)
     return info.value
 
 
@@ -96,7 +97,7 @@ class TestRefusals:
         told = fault.split(": ")[1].split(" → ")
         assert sorted(told[1:]) == names
         assert all(waits[waiting] == need for waiting, need in pairwise(told))
-        assert ids(Plan().check(faults.corrected, RULES).new) == [*names, "free"]
+        assert ids(check_plan(Plan(), faults.corrected, RULES).new) == [*names, "free"]
 
     def test_two_circles_are_told_at_once(self) -> None:
         """B04: both are in one answer, or the planner would run out of tries."""
@@ -108,7 +109,7 @@ class TestRefusals:
         plan = planned(subtask("a"), subtask("b", "a"), a="failed", b="skipped")
         faults = refused([subtask("a2", "b", replaces="a")], plan)
         assert "in a circle: " in faults.faults[0] and "a2" in faults.faults[0] and "b" in faults.faults[0]
-        plan.add(plan.check(faults.corrected, RULES))
+        plan.add(check_plan(plan, faults.corrected, RULES).new)
         assert ids(plan.ready()) == ["a2"]
 
     def test_all_faults_come_at_once_with_a_corrected_plan(self) -> None:
@@ -140,7 +141,7 @@ class TestRefusals:
             ("e", "query"),
             ("f", "reader"),
         ]
-        assert Plan().check(faults.corrected, RULES).mended == ()
+        assert check_plan(Plan(), faults.corrected, RULES).mended == ()
 
     def test_an_unknown_id_is_told_with_the_nearest_one(self) -> None:
         assert "did you mean 'collect'?" in str(refused([subtask("collect"), subtask("b", "colect")]))
@@ -150,7 +151,7 @@ class TestRefusals:
         faults = refused([subtask(f"n{i}") for i in range(200)], plan)
         assert faults.faults == ("200 new subtasks are too many: 48 of 50 left",)
         assert len(faults.corrected) == 48
-        plan.add(plan.check(faults.corrected, RULES))
+        plan.add(check_plan(plan, faults.corrected, RULES).new)
         assert refused([subtask("one-more")], plan).corrected == ()
 
     def test_what_is_cut_off_a_plan_that_is_too_long_is_waited_for_by_nobody(self) -> None:
@@ -167,42 +168,42 @@ class TestRefusals:
 class TestMends:
     def test_what_comes_after_itself_is_mended_with_a_note(self) -> None:
         """B04: the circle of one is no reason to ask again."""
-        addition = Plan().check([subtask("a", "a"), subtask("b", "a")], RULES)
+        addition = check_plan(Plan(), [subtask("a", "a"), subtask("b", "a")], RULES)
         assert [s.after for s in addition.new] == [(), ("a",)]
         assert addition.mended == ("'a' came after itself; dropped",)
 
     def test_what_comes_after_the_subtask_it_replaces_comes_after_itself(self) -> None:
         plan = planned(subtask("a"), a="failed")
-        addition = plan.check([subtask("a2", "a", replaces="a")], RULES)
+        addition = check_plan(plan, [subtask("a2", "a", replaces="a")], RULES)
         assert [s.after for s in addition.new] == [()]
         assert addition.mended == ("'a2' came after itself; dropped",)
 
     @pytest.mark.parametrize("name", ["orders.csv", "数据.csv", "new/report.md", "report.md"])
     def test_a_file_that_nobody_makes_needs_no_waiting(self, name: str) -> None:
-        addition = Plan().check([subtask("a", name)], RULES)
+        addition = check_plan(Plan(), [subtask("a", name)], RULES)
         assert addition.new[0].after == ()
         assert f"came after the file {name!r}" in addition.mended[0]
 
     def test_a_file_that_another_subtask_names_means_that_subtask(self) -> None:
         proposed = [subtask("a", goal="write report.md"), subtask("b", "report.md"), subtask("c", "sum.md")]
         proposed.append(subtask("d", files=["sum.md"]))
-        addition = Plan().check(proposed, RULES)
+        addition = check_plan(Plan(), proposed, RULES)
         assert [s.after for s in addition.new] == [(), ("a",), ("d",), ()]
         assert len(addition.mended) == 2
 
     def test_part_of_a_files_name_does_not_mean_that_file(self) -> None:
-        addition = Plan().check([subtask("a", goal="write my.report.md"), subtask("b", "report.md")], RULES)
+        addition = check_plan(Plan(), [subtask("a", goal="write my.report.md"), subtask("b", "report.md")], RULES)
         assert addition.new[1].after == ()
 
     def test_a_good_plan_is_taken_as_it_is(self) -> None:
         proposed = [subtask("a"), subtask("b", "a"), subtask("c", "a", "b", tool="query", args={"sql": "x"})]
-        assert Plan().check(proposed, RULES) == Addition(tuple(proposed))
+        assert check_plan(Plan(), proposed, RULES) == Addition(tuple(proposed))
 
 
 class TestGrowing:
     def test_finished_work_named_again_is_a_reference(self) -> None:
         plan = planned(subtask("a"), a="done")
-        addition = plan.check([subtask("a"), subtask("b", "a")], RULES)
+        addition = check_plan(plan, [subtask("a"), subtask("b", "a")], RULES)
         assert (addition.reused, ids(addition.new), addition.ids) == (("a",), ["b"], ("a", "b"))
 
     def test_an_id_is_never_used_again_for_something_else(self) -> None:
@@ -215,7 +216,7 @@ class TestGrowing:
         plan = planned(subtask("a"), a="failed")
         faults = refused([subtask("a")], plan)
         assert (faults.corrected[0].id, faults.corrected[0].replaces) == ("a-2", "a")
-        plan.add(plan.check(faults.corrected, RULES))
+        plan.add(check_plan(plan, faults.corrected, RULES).new)
         plan.outcomes["a-2"] = ended("a-2", "failed")
         again = refused([subtask("a")], plan)
         assert again.faults == ("the id 'a' is used already; take a new one, such as 'a-3'",)
@@ -224,7 +225,7 @@ class TestGrowing:
     def test_a_subtask_added_later_starts_when_its_need_is_done_already(self) -> None:
         """B06: readiness is read from the outcomes, not from events that have passed."""
         plan = planned(subtask("a"), a="done")
-        plan.add(plan.check([subtask("b", "a")], RULES))
+        plan.add(check_plan(plan, [subtask("b", "a")], RULES).new)
         assert ids(plan.ready()) == ["b"]
 
     def test_what_replaces_a_failed_subtask_revives_what_was_skipped_because_of_it(self) -> None:
@@ -242,7 +243,7 @@ class TestGrowing:
             x="skipped",
             y="failed",
         )
-        plan.add(plan.check([subtask("a2", replaces="a")], RULES))
+        plan.add(check_plan(plan, [subtask("a2", replaces="a")], RULES).new)
         assert set(plan.outcomes) == {"a", "y", "x"}
         assert ids(plan.ready()) == ["a2"]
         plan.outcomes["a2"] = ended("a2")
@@ -251,16 +252,16 @@ class TestGrowing:
 
     def test_what_waits_for_two_failures_is_not_revived_by_one_replacement(self) -> None:
         plan = planned(subtask("a"), subtask("b"), subtask("c", "a", "b"), a="failed", b="failed", c="skipped")
-        plan.add(plan.check([subtask("a2", replaces="a")], RULES))
+        plan.add(check_plan(plan, [subtask("a2", replaces="a")], RULES).new)
         assert plan.outcomes["c"].status == "skipped"
-        plan.add(plan.check([subtask("b2", replaces="b")], RULES))
+        plan.add(check_plan(plan, [subtask("b2", replaces="b")], RULES).new)
         assert "c" not in plan.outcomes
 
     def test_what_replaces_something_replaced_already_means_what_stands_in_for_it_now(self) -> None:
         plan = planned(subtask("a"), a="failed")
-        plan.add(plan.check([subtask("a2", replaces="a")], RULES))
+        plan.add(check_plan(plan, [subtask("a2", replaces="a")], RULES).new)
         plan.outcomes["a2"] = ended("a2", "failed")
-        plan.add(plan.check([subtask("a3", replaces="a")], RULES))
+        plan.add(check_plan(plan, [subtask("a3", replaces="a")], RULES).new)
         assert plan.current("a") == "a3"
 
     def test_only_what_ended_without_success_can_be_replaced(self) -> None:
@@ -318,7 +319,7 @@ class TestState:
             skipped="skipped",
             replaced="failed",
         )
-        plan.add(plan.check([subtask("stand-in", replaces="replaced")], RULES))
+        plan.add(check_plan(plan, [subtask("stand-in", replaces="replaced")], RULES).new)
         plan.outcomes["stand-in"] = ended("stand-in")
         plan.started.add("stand-in")
         assert plan.ready() == []
@@ -326,7 +327,7 @@ class TestState:
 
     def test_needs_name_who_stands_in(self) -> None:
         plan = planned(subtask("a"), subtask("b"), subtask("c", "a", "b"), a="failed", b="failed")
-        plan.add(plan.check([subtask("n", replaces="a")], RULES))
+        plan.add(check_plan(plan, [subtask("n", replaces="a")], RULES).new)
         assert plan.needs(plan.subtasks["c"]) == ("n", "b")
 
 
@@ -364,10 +365,10 @@ def grown(draw: st.DrawFn) -> Plan:
 
 def add_what_is_good(plan: Plan, proposed: Sequence[Subtask]) -> None:
     try:
-        plan.add(plan.check(proposed, RULES))
+        plan.add(check_plan(plan, proposed, RULES).new)
     except PlanFaults as faults:
         if faults.corrected:
-            plan.add(plan.check(faults.corrected, RULES))
+            plan.add(check_plan(plan, faults.corrected, RULES).new)
 
 
 def end_all(plan: Plan, statuses: Iterator[OutcomeStatus]) -> None:
@@ -385,11 +386,11 @@ def test_a_corrected_plan_is_accepted(
 ) -> None:
     rules = Rules(roles, ("query",) if tools else (), max_subtasks=most, files=("orders.csv",))
     try:
-        plan.check(proposed, rules)
+        check_plan(plan, proposed, rules)
     except PlanFaults as faults:
         assert faults.faults
         if faults.corrected:
-            assert ids(plan.check(faults.corrected, rules).new) == ids(faults.corrected)
+            assert ids(check_plan(plan, faults.corrected, rules).new) == ids(faults.corrected)
 
 
 @QUICK
@@ -407,7 +408,7 @@ def test_a_plan_only_grows_and_can_always_come_to_an_end(plan: Plan, proposed: l
 @given(PROPOSED)
 def test_what_a_check_changes_is_told(proposed: list[Subtask]) -> None:
     try:
-        addition = Plan().check(proposed, RULES)
+        addition = check_plan(Plan(), proposed, RULES)
     except PlanFaults:
         return
     changed = [old.id for old, new in zip(proposed, addition.new, strict=True) if set(old.after) != set(new.after)]

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from orchestrator.errors import JournalError, OriError, RunStopped
 from orchestrator.failure import Failure, FailureKind
-from orchestrator.plan import Plan, Rules, Subtask
+from orchestrator.plan import Plan, Subtask
+from orchestrator.proposal import Rules, check_plan
 from orchestrator.results import Outcome, OutcomeStatus
 from orchestrator.schedule import Slots, Ticket, run
 
@@ -71,7 +72,7 @@ class Crew:
         self.slots = Slots(self.size)
 
     async def run(self, *subtasks: Subtask) -> None:
-        self.plan.add(self.plan.check(subtasks, Rules(roles=("r",))))
+        self.plan.add(check_plan(self.plan, subtasks, Rules(roles=("r",))).new)
         await run(self.plan, self.slots, self.execute, skip)
 
     async def execute(self, subtask: Subtask, ticket: Ticket) -> Outcome:
