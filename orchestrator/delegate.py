@@ -199,7 +199,7 @@ class Planner:
         self.open = self.context.log.add(
             PlanAdded(
                 path=self.path,
-                subtasks=tuple(s.model_dump(mode="json") for s in addition.new),
+                subtasks=tuple(s.model_dump(mode="json", exclude_unset=True) for s in addition.new),
                 asked=(*map(tuple, asked[:-1]), (*asked[-1], *opened)),
                 reused=addition.reused,
                 replaced={s.replaces: s.id for s in addition.new if s.replaces},

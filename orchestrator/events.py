@@ -114,7 +114,7 @@ class PlanAdded(Event):
 
     type: Literal["plan.added"] = "plan.added"
     subtasks: tuple[dict[str, Any], ...]
-    """The new ones, as `Subtask.model_dump()`."""
+    """The new ones, as `Subtask.model_dump(exclude_unset=True)`: a fallback whose value is not set has none."""
     asked: tuple[tuple[str, ...], ...] = ()
     """Ids whose outcomes each of the calls gets."""
     reused: tuple[str, ...] = ()

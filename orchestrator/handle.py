@@ -278,8 +278,8 @@ class RunHandle:
         message = context.text("try_again") if resumed.retry and not again else resumed.message
         yield RunResumed(
             reused=past.replies + len(past.returned),
-            again=len(past.called) + len(calls),
-            paid_twice=len(past.called),
+            again=len(calls) + len(set(past.asking) - {call.path for call in calls}),
+            paid_twice=len(past.asking),
             changed=context.workspace.changes.strayed(),
             message=message,
             **(self._prepared.frozen(context) if resumed.refresh else {}),

@@ -91,6 +91,7 @@ class AgentLoop:
         """
         try:
             async with self.shift.limited():
+                await self.context.log.commit()  # that it is there, before anybody is asked: calls cost
                 while True:
                     if ending := await self._turn():
                         return ending

@@ -141,6 +141,27 @@ class Past:
         """Return for how many seconds somebody has worked on the run since a moment."""
         return sum(max(0.0, end - max(start, since)) for start, end in self._stretches)
 
+    @property
+    def asking(self) -> list[str]:
+        """Paths of the loops that may have had a model call under way: what they were told last is not in the log.
+
+        Also those whose tools were running: results ride with the next commit, which is that of the next reply.
+        """
+        if self.started is None or self.ended:
+            return []
+        held = {intent.path for intent in self.intents.values() if intent.effect == "once"}
+        held |= {path for path, of in self.plans.items() if of.plan.subtasks.keys() - of.plan.outcomes.keys()}
+        at_work = {self.started.root, *(attempt.path for attempt in self.attempts.values())}
+        return [p for p, loop in self.loops.items() if self._judged(p) in at_work - held and self._goes_on(loop)]
+
+    def _judged(self, path: str) -> str:
+        """Return whose work a loop does: its own, or, for a review that has no verdict yet, that of the judged one."""
+        of, _, number = path.partition("/@review")
+        return path if number and int(number) <= len(self.reviews.get(of, ())) else of
+
+    def _goes_on(self, loop: LoopPast) -> bool:
+        return not loop.turns or bool(loop.turns[-1].followed or loop.turns[-1].reply.calls)
+
     def apply(self, event: Event) -> None:
         """Take the next event in."""
         if not self._stretches or isinstance(event, RunResumed):
