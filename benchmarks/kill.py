@@ -1,7 +1,7 @@
-"""kill -9 at 200 random points over the shipped scenarios and a DAG of twelve subtasks: what is made twice, what is lost?
+"""kill -9 at 200 random points over the shipped scenarios and a DAG of twelve subtasks: what is made twice or lost?
 
-Bounds: no finished call is made again, no more is repeated than was under way, each run goes on to the end that it would
-have had. Counted on the model's server and in a file that the tools write; see tests/killing.py.
+Bounds: no finished call is made again, no more is repeated than was under way, each run goes on to the end that it
+would have had. Counted on the model's server and in a file that the tools write; see tests/killing.py.
 """
 
 from __future__ import annotations
