@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import orjson
+from pydantic import SecretStr
 
-from orchestrator import Limits, Role, RunResult, ToolContext, tool
+from orchestrator import Limits, Orchestrator, Role, RunResult, ToolContext, tool
 from orchestrator.errors import ToolError
 from orchestrator.events import ArtifactStored, Event, ModelReplied, ToolReturned
 from orchestrator.journal.memory import MemoryJournal
@@ -18,9 +20,10 @@ from orchestrator.past import Past
 from orchestrator.plan import Subtask
 from orchestrator.review import Verdict
 from orchestrator.role import Review
+from orchestrator.settings import ModelSettings
 from orchestrator.testing import Answer, ScriptedServer, call, text
 from orchestrator.tool import Tool
-from tests.engine import FILTERED, ORI, WORKER, delegate, orchestrator, subtask
+from tests.engine import FILTERED, ORI, WORKER, delegate, subtask
 
 Script = dict[str, list[Answer]]
 
@@ -60,13 +63,18 @@ async def every_cut(
     script: Script | Callable[[dict[str, Any]], Answer],
     roles: Iterable[Role],
     tools: Iterable[Tool] = (),
+    *,
+    window: int = 128_000,
+    exact: bool = True,
     **options: Any,
 ) -> tuple[RunResult, int]:
     """Run once, then again from each commit of that run, and hold each end against the first one."""
     roles, tools = list(roles), list(tools)
     async with ScriptedServer(script if callable(script) else by_turn(script)) as server:
         journal = Commits()
-        whole = await orchestrator(server, roles, tools, journal=journal).solve("goal", **options)
+        model = ModelSettings(model="m", base_url=server.base_url, api_key=SecretStr("k"), window=window)
+        made = Orchestrator(models={"default": model}, roles=roles, tools=tools, journal=journal)
+        whole = await made.solve("goal", **options)
         events = await journal.events(whole.run_id)
         calls = len(server.requests)
         ends = len(events)
@@ -78,14 +86,15 @@ async def every_cut(
             for event in events[mark:]:
                 if isinstance(event, ArtifactStored):
                     (Path(whole.workspace or "") / event.file).unlink(missing_ok=True)
-            made = orchestrator(server, roles, tools, journal=left)
+            made = Orchestrator(models={"default": model}, roles=roles, tools=tools, journal=left)
             result = await made.resume(whole.run_id)
             assert told(result) == told(whole), f"cut after event {mark}: {events[mark - 1]}"
             replied = sum(isinstance(e, ModelReplied) for e in events[:mark])
-            assert len(server.requests) - before == calls - replied, f"cut after event {mark}"
+            assert not exact or result.usage.calls == whole.usage.calls
+            assert not exact or len(server.requests) - before == calls - replied, f"cut after event {mark}"
             after = await left.events(whole.run_id)
             assert [e.seq for e in after] == list(range(1, len(after) + 1))
-            assert conversations(after) == conversations(events)
+            assert not exact or conversations(after) == conversations(events)
             twice = [k for k, n in Counter(e.key for e in after if isinstance(e, ToolReturned)).items() if n > 1]
             assert not twice
         return whole, calls
@@ -93,10 +102,9 @@ async def every_cut(
 
 def told(result: RunResult) -> tuple[Any, ...]:
     outcomes = {
-        id: (o.status, o.stop_reason, o.answer, o.value, o.attempts, o.usage.calls, o.artifacts)
-        for id, o in result.outcomes.items()
+        id: (o.status, o.stop_reason, o.answer, o.value, o.attempts, o.artifacts) for id, o in result.outcomes.items()
     }
-    whole = (result.status, result.stop_reason, result.answer, result.value, result.usage.calls, result.failure)
+    whole = (result.status, result.stop_reason, result.answer, result.value, result.failure)
     return (*whole, outcomes)
 
 
@@ -287,3 +295,25 @@ class TestEveryCut:
         }
         whole, _ = await every_cut(script, [noting], [note], workspace=tmp_path)
         assert [a.path for a in whole.artifacts] == ["a.txt", "b.txt"]
+
+    async def test_a_conversation_that_is_summed_up(self) -> None:
+        @tool(effect="read")
+        async def page(n: int) -> str:
+            """Read a page. Use it for the report. Returns its text."""
+            return f"page {n} says " + f"something {n} " * 300
+
+        def answer(request: dict[str, Any]) -> Answer:
+            whole = str(request["messages"])
+            if "You are the planner" in whole:
+                return text("done") if "outcome" in whole else delegate(subtask("a"))
+            seen = max(map(int, re.findall(r"page (\d+) says", whole)), default=0)
+            if "page" not in str([t["function"]["name"] for t in request.get("tools", [])]):
+                return text(f"page {seen} says so")
+            return call("page", {"n": seen + 1}) if seen < 16 else text("read")
+
+        planner = Role(name="ori", description="Plans.", prompt="You are the planner.", tools=("delegate",))
+        reader = WORKER.model_copy(update={"tools": ("page",)})
+        # where it is summed up depends on what the process has learned of how the model counts
+        whole, calls = await every_cut(answer, [planner, reader], [page], window=9_000, exact=False)
+        assert (whole.status, whole.outcomes["a"].answer) == ("done", "read")
+        assert calls > 19, "nothing was summed up"
