@@ -104,7 +104,7 @@ def _help(question: ApprovalAsked) -> str:
 
 
 def _worded(question: ApprovalAsked) -> str:
-    from orchestrator.serve.terminal import one_line
+    from orchestrator.serve.report import one_line
 
     where = f": {question.destination}" if question.destination else ""
     lines = [f"? {question.path} wants: {question.name} {one_line(question.arguments)}", f"  {question.why}{where}"]

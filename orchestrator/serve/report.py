@@ -26,3 +26,8 @@ class Report:
     note: str = ""
     """What goes to stderr, either way."""
     status: int = DONE
+
+
+def one_line(text: str) -> str:
+    """Make text safe to show in one line: no breaks, no control characters."""
+    return "".join(c for c in " ".join(text[:2000].split()) if c.isprintable())

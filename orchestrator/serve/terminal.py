@@ -38,6 +38,7 @@ from orchestrator.events import (
 from orchestrator.journal import DONE_BY
 from orchestrator.messages import Usage
 from orchestrator.serve.asking import Asker
+from orchestrator.serve.report import one_line
 from orchestrator.views.progress import Call, Node, Progress, Turn
 
 GLYPHS = {
@@ -277,11 +278,6 @@ def to_text(drawing: RenderableType, width: int, color: bool) -> str:
 def columns(file: TextIO) -> int:
     """Return how many columns a stream shows; a pipe gets long lines."""
     return Console(file=file).width if file.isatty() else 160
-
-
-def one_line(text: str) -> str:
-    """Make text safe to show in one line: no breaks, no control characters."""
-    return "".join(c for c in " ".join(text[:2000].split()) if c.isprintable())
 
 
 def _walk(node: Node, guide: str = "", below: str = "") -> Iterator[tuple[str, str, Node]]:
