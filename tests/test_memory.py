@@ -4,6 +4,7 @@ import asyncio
 import sqlite3
 from array import array
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -162,6 +163,13 @@ async def test_it_opens_again_and_two_at_a_time_may_write(tmp_path: Path) -> Non
         for number in range(20):
             group.create_task((one, other)[number % 2].add(Memory(text=f"lamp number {number}", owner=MIRA)))
     assert len(await one.all(MIRA)) == 20
+
+
+async def test_the_first_use_waits_for_whoever_writes_at_that_moment(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "m.db")) as other:
+        other.execute("BEGIN IMMEDIATE")
+        asyncio.get_running_loop().call_later(0.1, other.rollback)
+        await add(SqliteMemory(tmp_path / "m.db"), "lamp 1")
 
 
 async def test_a_file_that_is_no_memory_is_refused_by_name(tmp_path: Path) -> None:

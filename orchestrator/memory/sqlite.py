@@ -139,7 +139,6 @@ def _open(path: Path) -> sqlite3.Connection:
         (version,) = db.execute("PRAGMA user_version").fetchone()
         if version not in (0, _VERSION):
             raise MemoryStoreError(f"{path} has schema version {version}, expected {_VERSION}; move the file away")
-        db.execute("PRAGMA journal_mode = WAL")
         if not version:
             db.executescript(_SCHEMA)
     except BaseException:
