@@ -2,12 +2,13 @@ import asyncio
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -198,6 +199,7 @@ def test_every_command_has_a_help(capsys: pytest.CaptureFixture[str]) -> None:
         "show",
         "undo",
         "record",
+        "gc",
     ]:
         with pytest.raises(SystemExit) as ended:
             cli.main([name, "--help"])
@@ -512,6 +514,30 @@ def test_a_run_is_listed_shown_and_recorded(project: Path, ori: Any) -> None:
     assert ori("record", run, "-o", "again.jsonl").status == 0
     (project / "scenarios/recordings/hello.jsonl").write_bytes((project / "again.jsonl").read_bytes())
     assert ori("run", "hello").out == "Hello, Ada.\n"
+
+
+def age(project: Path, run: str, *, days: int) -> None:
+    """Let a run have happened some days ago."""
+    with closing(sqlite3.connect(project / ".ori/runs.db")) as database, database:
+        database.execute("UPDATE event SET at = at - ? WHERE run = ?", (days * 86_400, run))
+
+
+def test_old_runs_are_deleted_and_the_rest_is_kept(project: Path, ori: Any) -> None:
+    old, new = (ori("run", "note", "--json").json["run_id"] for _ in range(2))
+    age(project, old, days=31)
+    assert ori("gc", "--older", "30d", "--dry-run").out.startswith(f"would delete {old} (done, ")
+    said = ori("gc", "--older", "30d", "--json")
+    assert (said.status, said.json["deleted"], said.json["left"]) == (0, [old], {})
+    assert said.json["freed_bytes"] > 1000
+    assert [run["run"] for run in ori("runs", "--json").json] == [new]
+    assert [folder.name for folder in (project / ".ori/runs").iterdir()] == [new]
+    assert ori("gc", "--older", "4w").out == "nothing to delete\n"
+
+
+@pytest.mark.parametrize("age", ["30", "d", "-1d", "1.5h", "30m", "٣d"])
+def test_an_age_without_a_known_unit_is_wrong_usage(age: str, ori: Any) -> None:
+    said = ori("gc", f"--older={age}")
+    assert said.status == 2 and "as in 12h, 30d, 4w" in said.err
 
 
 def test_an_unknown_run_is_wrong_usage(ori: Any) -> None:

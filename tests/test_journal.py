@@ -28,7 +28,7 @@ from orchestrator.events import (
     VariableSet,
     Warned,
 )
-from orchestrator.journal import Journal, open_journal
+from orchestrator.journal import Journal, Signal, open_journal
 from orchestrator.journal.log import RunLog
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.journal.sqlite import SqliteJournal
@@ -171,6 +171,34 @@ async def test_an_end_stands_until_the_run_goes_on(journal: Journal) -> None:
     assert (await journal.runs())[0].status == "interrupted"
     journal.write(ended(seq=5))
     assert (await journal.runs())[0].status == "done"
+
+
+async def test_a_deleted_run_leaves_nothing_and_others_keep_what_they_share(journal: Journal) -> None:
+    shared = "x" * 300_000
+    for run in ("r1", "r2"):
+        journal.write(started(run))
+        journal.write(note(run, 2, shared))
+    journal.write(note("r1", 3, "y" * 300_000))
+    await journal.commit()
+    await journal.send(Signal(run="r1", kind="cancel", by="me", at=1.0))
+    async with journal.own("r1"):
+        assert await journal.delete("r1") > 300_000
+    with pytest.raises(JournalError, match="no run 'r1'"):
+        await journal.info("r1")
+    assert not await journal.signals("r1")
+    assert (await journal.info("r2")).run == "r2"
+    [*_, kept] = await journal.events("r2")
+    assert isinstance(kept, Warned) and kept.text == shared
+    if isinstance(journal, SqliteJournal):
+        assert query(journal.path, "SELECT count(*) FROM blob") == [(1,)]
+        assert query(journal.path, "PRAGMA freelist_count") == [(0,)], "the file can become smaller"
+
+
+async def test_only_what_came_after_an_event_is_read(journal: Journal) -> None:
+    for event in (started(), note("r1", 2), note("r1", 3)):
+        journal.write(event)
+    assert [event.seq for event in await journal.events("r1", 2)] == [3]
+    assert not await journal.events("r1", 3)
 
 
 async def test_a_run_has_one_owner(journal: Journal) -> None:
@@ -402,6 +430,27 @@ class _Full(SqliteJournal):
     def _store(self, db: sqlite3.Connection, upto: int) -> None:
         (pages,) = db.execute("PRAGMA page_count").fetchone()
         db.execute(f"PRAGMA max_page_count = {pages}")
+        super()._store(db, upto)
+
+
+async def test_a_database_that_can_only_be_read_is_read_and_named_when_written(path: Path) -> None:
+    journal = _ReadOnly(path)
+    SqliteJournal.write(journal, started())
+    await SqliteJournal.aclose(journal)
+    journal.locked = True
+    journal.write(note("r1", 2))
+    with pytest.raises(JournalError, match=r"cannot write the log .*runs\.db: attempt to write a readonly database"):
+        await journal.aclose()
+    assert len(await SqliteJournal(path).events("r1")) == 1
+
+
+class _ReadOnly(SqliteJournal):
+    """Its database may only be read once it is locked: permissions would not hold for root."""
+
+    locked = False
+
+    def _store(self, db: sqlite3.Connection, upto: int) -> None:
+        db.execute(f"PRAGMA query_only = {self.locked}")
         super()._store(db, upto)
 
 

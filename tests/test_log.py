@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -31,6 +32,17 @@ async def test_lasting_events_are_stamped_and_stored() -> None:
     assert log.add(Warned(text="y")).seq == 2
     await log.commit()
     assert [event.seq for event in await journal.events("r1")] == [1, 2]
+
+
+async def test_a_clock_that_is_set_back_changes_no_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = RunLog("r1", MemoryJournal())
+    times = [log.add(Warned(text="before")).at]
+    monkeypatch.setattr(time, "time", lambda: 0.0)
+    times.append(log.add(Warned(text="after")).at)
+    resumed = RunLog("r1", MemoryJournal())
+    resumed.go_on(2, times[-1])
+    times.append(resumed.add(Warned(text="resumed")).at)
+    assert times == sorted(times)
 
 
 async def test_numbering_goes_on_after_what_is_stored() -> None:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from orchestrator.events import Event, RunStarted, Warned
+from orchestrator.journal.log import RunLog
+from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.serve import cli
+from orchestrator.serve.history import follow
 
 ROOT = Path(__file__).parent.parent
 TOOLS = '''
@@ -69,6 +74,9 @@ database.execute("BEGIN IMMEDIATE")
 print("locked", flush=True)
 time.sleep(2)
 """
+STARTED = RunStarted(
+    goal="g", root="ori", params={}, inputs=(), workspace="/w", limits={}, roles={}, tools={}, models={}
+)
 HEADER = '{"recording": 1, "scenario": "x", "model": "hand", "scripted": true}\n'
 LINES = "".join(f'{{"key": "ori:{turn}:model", "reply": {{"content": "answer {turn}"}}}}\n' for turn in (1, 2))
 
@@ -159,6 +167,57 @@ def test_a_live_run_has_one_owner_and_showing_it_disturbs_nothing(project: Path,
         assert ori("show", run["run"]).status == 0
         said = ori("resume", run["run"])
         assert said.status == 1 and f"is already being worked on (pid {process.pid})" in said.err
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_run_of_another_process_is_followed_to_its_end(project: Path, ori: Ori) -> None:
+    process = begin("run", "halting")
+    [run] = ori("runs", "--json").json
+    follower = subprocess.Popen(
+        [sys.executable, "-m", "orchestrator.serve.cli", "show", run["run"], "--follow"],
+        stdout=subprocess.PIPE, text=True, env=_environment(),
+    )  # fmt: skip
+    process.kill()
+    process.communicate()
+    out, _ = follower.communicate(timeout=30)
+    assert follower.returncode == 0 and "⊘ b" in out
+
+
+async def next_of(news: AsyncIterator[Event]) -> Event:
+    return await anext(news)
+
+
+async def test_who_follows_a_run_gets_what_comes_until_nobody_works_on_it(tmp_path: Path) -> None:
+    writer, reader = SqliteJournal(tmp_path / "runs.db"), SqliteJournal(tmp_path / "runs.db")
+    log = RunLog("r1", writer)
+    log.add(STARTED)
+    async with writer.own("r1"):
+        await log.commit()
+        news = follow(reader, "r1", after=1)
+        log.add(Warned(text="one"))
+        await log.commit()
+        assert (await anext(news)).seq == 2
+        async with asyncio.TaskGroup() as group:
+            coming = group.create_task(next_of(news))
+            log.add(Warned(text="two"))
+            await log.commit()
+        assert coming.result().seq == 3
+    assert [event async for event in news] == []
+    await writer.aclose()
+
+
+def test_what_can_go_on_is_deleted_only_on_demand_and_a_live_run_never(project: Path, ori: Ori) -> None:
+    killed("run", "halting")
+    [dead] = ori("runs", "--json").json
+    process = begin("run", "halting")
+    try:
+        assert ori("gc", "--older", "0h").out == "nothing to delete\n"
+        assert ori("gc", "--older", "0h", "--all", "--json").json["deleted"] == [dead["run"]]
+        [live] = ori("runs", "--json").json
+        assert (live["run"] != dead["run"], live["status"]) == (True, "running")
+        assert [folder.name for folder in (project / ".ori/runs").iterdir()] == [live["run"]]
     finally:
         process.kill()
         process.communicate()

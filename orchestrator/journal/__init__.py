@@ -74,8 +74,8 @@ class Journal(Protocol):
             JournalError: The store cannot be written. What was written is kept and tried again at the next commit.
         """
 
-    async def events(self, run: str) -> Sequence[Event]:
-        """Return a run's events in order.
+    async def events(self, run: str, after: int = 0) -> Sequence[Event]:
+        """Return a run's events in order, those after a number.
 
         Raises:
             JournalError: There is no such run, or a row cannot be read.
@@ -83,6 +83,19 @@ class Journal(Protocol):
 
     async def runs(self) -> Sequence[RunInfo]:
         """Return all runs, the newest first."""
+
+    async def info(self, run: str) -> RunInfo:
+        """Return the line of one run.
+
+        Raises:
+            JournalError: There is no such run.
+        """
+
+    async def delete(self, run: str) -> int:
+        """Forget a run, its signals and the blobs that no other run has; return how many bytes of data that were.
+
+        The caller must own it.
+        """
 
     async def session(self, session: str, user: str | None) -> Sequence[Event]:
         """Return starts, ends and variables of the runs of a user's session, in order."""

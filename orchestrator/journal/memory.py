@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
 from decimal import Decimal
 
+from orchestrator.codec import payload
 from orchestrator.errors import JournalError
 from orchestrator.events import (
     ApprovalAsked,
@@ -54,11 +55,11 @@ class MemoryJournal:
     async def commit(self) -> None:
         """Do nothing: memory is as durable as it gets."""
 
-    async def events(self, run: str) -> Sequence[Event]:
-        """Return a run's events in order."""
+    async def events(self, run: str, after: int = 0) -> Sequence[Event]:
+        """Return a run's events in order, those after a number."""
         if run not in self._runs:
             raise unknown_run(run, list(self._runs))
-        return tuple(self._runs[run])
+        return tuple(event for event in self._runs[run] if event.seq > after)
 
     async def runs(self) -> Sequence[RunInfo]:
         """Return all runs, the newest first."""
@@ -68,6 +69,19 @@ class MemoryJournal:
             if isinstance(started := events[0], RunStarted)
         ]
         return sorted(infos, key=lambda info: info.started, reverse=True)
+
+    async def info(self, run: str) -> RunInfo:
+        """Return the line of one run."""
+        for info in await self.runs():
+            if info.run == run:
+                return info
+        raise unknown_run(run, list(self._runs))
+
+    async def delete(self, run: str) -> int:
+        """Forget a run, and return how many bytes of data it had."""
+        self._ended.pop(run, None)
+        self._signals.pop(run, None)
+        return sum(len(payload(event)) for event in self._runs.pop(run, ()))
 
     async def session(self, session: str, user: str | None) -> Sequence[Event]:
         """Return starts, ends and variables of the runs of a user's session, in order."""

@@ -122,17 +122,30 @@ class SqliteJournal:
         if self._unwritable:
             raise JournalError(self._unwritable)
 
-    async def events(self, run: str) -> Sequence[Event]:
-        """Return a run's events in order."""
+    async def events(self, run: str, after: int = 0) -> Sequence[Event]:
+        """Return a run's events in order, those after a number."""
         nothing: list[Event] = []
-        events = await self._read(lambda db: list(_events(db, run)), nothing)
-        if not events:
+        events = await self._read(lambda db: list(_events(db, run, after)), nothing)
+        if not events and not after:
             raise unknown_run(run, await self._run_ids())
         return events
 
     async def runs(self) -> Sequence[RunInfo]:
         """Return all runs, the newest first."""
         return await self._read(lambda db: _runs(db, self._owners), [])
+
+    async def info(self, run: str) -> RunInfo:
+        """Return the line of one run."""
+        nothing: list[RunInfo] = []
+        infos = await self._read(lambda db: _runs(db, self._owners, run), nothing)
+        if not infos:
+            raise unknown_run(run, await self._run_ids())
+        return infos[0]
+
+    async def delete(self, run: str) -> int:
+        """Forget a run, and return how many bytes of data it had; the file becomes smaller by and by."""
+        await self.commit()
+        return await asyncio.to_thread(self._delete, run)
 
     async def session(self, session: str, user: str | None) -> Sequence[Event]:
         """Return starts, ends and variables of the runs of a user's session, in order."""
@@ -190,6 +203,21 @@ class SqliteJournal:
                 return query(db) if _is_set_up(db, self.path) else nothing
         except sqlite3.Error as error:
             raise JournalError(f"cannot read the log {self.path}: {error}")
+
+    def _delete(self, run: str) -> int:
+        try:
+            with closing(_open(self.path, self._busy_timeout)) as db:
+                db.execute("BEGIN IMMEDIATE")
+                size: int = db.execute(_SIZE, (run,)).fetchone()[0]
+                blobs: list[tuple[str, int]] = db.execute(_BLOBS_OF_ONE, (run, run)).fetchall()
+                db.executemany("DELETE FROM blob WHERE sha256 = ?", [(name,) for name, _ in blobs])
+                for table in ("event", "signal"):
+                    db.execute(f"DELETE FROM {table} WHERE run = ?", (run,))
+                db.execute("COMMIT")
+                db.executescript("PRAGMA incremental_vacuum")  # `execute` would free one page only
+        except sqlite3.Error as error:
+            raise JournalError(f"cannot write the log {self.path}: {error}")
+        return size + sum(length for _, length in blobs)
 
     def _flush(self, *, last: bool = False) -> Future[None]:
         """Ask the thread to store the rows (and to end, if this is the last job), and start it if there is none."""
@@ -274,6 +302,7 @@ def _set_up(db: sqlite3.Connection, path: Path, busy_timeout: float) -> None:
     # Switching to WAL does not wait for others who switch at the same time.
     with FileLock(path.with_name(f"{path.name}.setup"), timeout=busy_timeout) as lock:
         if not _is_set_up(db, path):
+            db.execute("PRAGMA auto_vacuum = INCREMENTAL")
             db.execute("PRAGMA journal_mode = WAL")
             db.executescript(_SCHEMA)
         Path(lock.lock_file).unlink(missing_ok=True)
@@ -296,9 +325,9 @@ def _is_set_up(db: sqlite3.Connection, path: Path) -> bool:
     return bool(version)
 
 
-def _events(db: sqlite3.Connection, run: str) -> Iterator[Event]:
-    rows = db.execute(f"{_READ} WHERE run = ? ORDER BY seq", (run,))
-    for number, row in enumerate(rows, start=1):
+def _events(db: sqlite3.Connection, run: str, after: int) -> Iterator[Event]:
+    rows = db.execute(f"{_READ} WHERE run = ? AND seq > ? ORDER BY seq", (run, after))
+    for number, row in enumerate(rows, start=after + 1):
         if row[1] != number:
             raise JournalError(f"event {number} of run {run} is missing")
         yield _event(*row)
@@ -325,11 +354,11 @@ def _unreadable(run: str, seq: int, error: ValueError) -> JournalError:
     return JournalError(f"event {seq} of run {run} cannot be read: {why}")
 
 
-def _runs(db: sqlite3.Connection, owners: Owners) -> list[RunInfo]:
-    ends = {run: (at, data["result"]) for run, at, data in _load(db, _STANDING_ENDS)}
-    waiting = Counter(question.run for question in _questions(db, None))
+def _runs(db: sqlite3.Connection, owners: Owners, only: str | None = None) -> list[RunInfo]:
+    ends = {run: (at, data["result"]) for run, at, data in _load(db, _STANDING_ENDS, only, only)}
+    waiting = Counter(question.run for question in _questions(db, only))
     infos: dict[str, RunInfo] = {}
-    for run, at, data in _load(db, "WHERE type = 'run.started' ORDER BY at DESC, event.rowid DESC"):
+    for run, at, data in _load(db, _STARTS, only, only):
         ended, result = ends.get(run, (None, None))
         usages = [result["usage"]] if result else [x["usage"] for _, _, x in _load(db, _REPLIES, run)]
         costs = [Decimal(usage["cost"]) for usage in usages if usage["cost"] is not None]
@@ -365,7 +394,7 @@ def _cost(db: sqlite3.Connection, since: float) -> Decimal:
     return sum((Decimal(cost) for cost in paid if cost is not None), Decimal(0))
 
 
-def _load(db: sqlite3.Connection, where: str, *values: str | float) -> Iterator[tuple[str, float, Any]]:
+def _load(db: sqlite3.Connection, where: str, *values: str | float | None) -> Iterator[tuple[str, float, Any]]:
     for run, seq, at, _, _, _, data in db.execute(f"{_READ} {where}", values):
         try:
             yield run, at, orjson.loads(data)
@@ -374,10 +403,16 @@ def _load(db: sqlite3.Connection, where: str, *values: str | float) -> Iterator[
 
 
 _REPLIES = "WHERE type = 'model.replied' AND run = ?"
+_STARTS = "WHERE type = 'run.started' AND (? IS NULL OR event.run = ?) ORDER BY at DESC, event.rowid DESC"
 _STANDING_ENDS = """
-WHERE type = 'run.ended' AND NOT EXISTS (
+WHERE type = 'run.ended' AND (? IS NULL OR event.run = ?) AND NOT EXISTS (
     SELECT 1 FROM event AS later WHERE later.type = 'run.resumed' AND later.run = event.run AND later.seq > event.seq
 ) ORDER BY seq
+"""
+_SIZE = "SELECT coalesce(sum(length(CAST(data AS BLOB))), 0) FROM event WHERE run = ?"
+_BLOBS_OF_ONE = """
+SELECT sha256, length(bytes) FROM blob WHERE sha256 IN (SELECT data FROM event WHERE run = ?)
+AND sha256 NOT IN (SELECT data FROM event WHERE run != ? AND length(data) = 64)
 """
 _OPEN_QUESTIONS = """
 WHERE type = 'approval.asked' AND NOT EXISTS (

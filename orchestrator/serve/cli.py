@@ -119,7 +119,9 @@ def parser() -> argparse.ArgumentParser:
 
     runs = add("runs", "history.runs", "list past runs")
     runs.add_argument("--by", choices=("user", "session"), help="what each of them has used instead")
-    add("show", "history.show", "show what happened in a run").add_argument("run", metavar="RUN")
+    show = add("show", "history.show", "show what happened in a run")
+    show.add_argument("run", metavar="RUN")
+    show.add_argument("--follow", action="store_true", help="show what happens in it until nobody works on it")
     undo = add("undo", "history.undo", "put back what a run, or one subtask of it, changed in its workspace")
     undo.add_argument("run", metavar="RUN")
     undo.add_argument("subtask", metavar="SUBTASK", nargs="?")
@@ -127,6 +129,11 @@ def parser() -> argparse.ArgumentParser:
     record = add("record", "history.record", "write a run's replies as a recording")
     record.add_argument("run", metavar="RUN")
     record.add_argument("-o", "--output", metavar="FILE", type=Path, required=True)
+
+    gc = add("gc", "clearing.gc", "delete old runs: their events and folders")
+    gc.add_argument("--older", metavar="AGE", type=_age, required=True, help="those that ended before, as 12h, 30d, 4w")
+    gc.add_argument("--all", action="store_true", help="also what was interrupted or waits for a person")
+    gc.add_argument("--dry-run", action="store_true", help="only say which")
 
     memory = commands.add_parser("memory", help="show or forget what is remembered of users and sessions")
     kept = memory.add_subparsers(title="commands", metavar="COMMAND", required=True)
@@ -144,6 +151,15 @@ def parser() -> argparse.ArgumentParser:
         if name == "export":
             command.add_argument("-o", "--output", metavar="FILE", type=Path)
     return top
+
+
+def _age(text: str) -> int:
+    """Return the seconds that an age such as `30d` means."""
+    number, unit = text[:-1], text[-1:]
+    seconds = {"h": 3600, "d": 86_400, "w": 604_800}
+    if not (number.isascii() and number.isdigit() and unit in seconds):
+        raise argparse.ArgumentTypeError(f"{text!r} is no age; write hours, days or weeks, as in 12h, 30d, 4w")
+    return int(number) * seconds[unit]
 
 
 class _UsageError(ConfigError):

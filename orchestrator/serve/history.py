@@ -6,7 +6,7 @@ import asyncio
 import json
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -18,7 +18,10 @@ from orchestrator.serve.report import DONE, NEEDS_A_LOOK, Report
 
 if TYPE_CHECKING:
     from orchestrator.events import Event
-    from orchestrator.journal import RunInfo
+    from orchestrator.journal import Journal, RunInfo
+
+_LOOK = 0.25
+"""Seconds between two looks at a run of another process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,20 +35,35 @@ class _Past:
     secrets: Sequence[str]
 
 
+@dataclass(frozen=True, slots=True)
+class _Log:
+    """The log of a project."""
+
+    journal: Journal
+    runs: Path
+    """Holds a folder for each run."""
+    secrets: Sequence[str]
+
+
+def open_log(project: Path) -> _Log:
+    """Return the log of a project, without all that working on a run needs: that takes longer than most commands."""
+    from orchestrator.files import ENGINE_FOLDER
+    from orchestrator.journal import open_journal
+    from orchestrator.settings import load_settings
+
+    settings, home = load_settings(project), project.resolve() / ENGINE_FOLDER
+    return _Log(open_journal(settings.journal, home / "runs.db"), home / "runs", settings.secrets())
+
+
 def runs(args: Namespace) -> Report:
     """List past runs, the newest first."""
-    from orchestrator.run import Orchestrator
-    from orchestrator.serve import terminal
-
-    async def read() -> Sequence[RunInfo]:
-        async with Orchestrator.from_project(args.project) as orchestrator:
-            return await orchestrator.journal.runs()
-
-    infos = asyncio.run(read())
+    infos = asyncio.run(open_log(args.project).journal.runs())
     if not infos:
         return Report(data=[], note=f"no runs yet in {args.project}")
     if args.by:
         return _used(infos, args.by)
+    from orchestrator.serve import terminal
+
     titles = ("run", "status", "started", "time", "tokens", "goal")
     rows = [
         (
@@ -87,7 +105,10 @@ def _used(infos: Sequence[RunInfo], by: str) -> Report:
 
 
 def show(args: Namespace) -> Report:
-    """Show what happened in a run; with `--verbose`, log each event too, with prompts and replies."""
+    """Show what happened in a run, with `--follow` once it is over, and until then what happens.
+
+    With `--verbose`, log each event too, with prompts and replies.
+    """
     from orchestrator.codec import encode
     from orchestrator.redact import Redactor
     from orchestrator.serve import terminal
@@ -95,6 +116,10 @@ def show(args: Namespace) -> Report:
     from orchestrator.views.progress import Progress
 
     past = _read(args)
+    if args.follow and past.info.status == "running":
+        news = follow(open_log(args.project).journal, past.info.run, past.events[-1].seq)
+        asyncio.run(terminal.watch(news, sys.stderr, before=past.events, ours=False))
+        past = _read(args)
     log = log_to(stream_logger(sys.stderr, verbose=True), Redactor(past.secrets).text)
     progress = Progress()
     for event in past.events:
@@ -105,6 +130,22 @@ def show(args: Namespace) -> Report:
         progress.stop(past.info.status, progress.now)
     data = asdict(past.info) | {"events": [json.loads(encode(event)) for event in past.events]}
     return Report(data=data, draw=lambda width: terminal.show(progress, width))
+
+
+async def follow(journal: Journal, run: str, after: int) -> AsyncIterator[Event]:
+    """Yield what happens in a run from an event on, until nobody works on it."""
+    over = False
+    while True:
+        events = await journal.events(run, after)
+        for event in events:
+            yield event
+            after = event.seq
+        if over:
+            return
+        if not events:
+            over = (await journal.info(run)).status != "running"
+        if not over:
+            await asyncio.sleep(_LOOK)
 
 
 def undo(args: Namespace) -> Report:
@@ -142,16 +183,11 @@ def record(args: Namespace) -> Report:
 
 def _read(args: Namespace) -> _Past:
     """Read the run that the command names."""
-    from orchestrator.run import Orchestrator
+    log = open_log(args.project)
 
     async def read() -> _Past:
-        async with Orchestrator.from_project(args.project) as orchestrator:
-            journal = orchestrator.journal
-            run = await journal.resolve(args.run)
-            info = next(info for info in await journal.runs() if info.run == run)
-            return _Past(
-                info, await journal.events(run), orchestrator.home / "runs" / run, orchestrator.settings.secrets()
-            )
+        run = await log.journal.resolve(args.run)
+        return _Past(await log.journal.info(run), await log.journal.events(run), log.runs / run, log.secrets)
 
     try:
         return asyncio.run(read())

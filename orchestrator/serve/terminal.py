@@ -70,6 +70,7 @@ async def watch(
     *,
     asker: Asker | None = None,
     before: Iterable[Event] = (),
+    ours: bool = True,
 ) -> None:
     """Show a run while it works, until its events end: a live tree in a terminal, else a line per lasting change.
 
@@ -79,13 +80,14 @@ async def watch(
         clock: Gives seconds since the epoch.
         asker: Asks the person who watches; meanwhile the tree is out of the way.
         before: What happened before, and is not told again.
+        ours: This process works on it, so that what is open when the watching ends was interrupted.
     """
     console = Console(file=file, force_terminal=file.isatty())
     progress = Progress()
     for event in before:
         progress.apply(event)
     if console.is_terminal and not console.is_dumb_terminal:
-        await _watch_live(events, progress, console, clock, asker)
+        await _watch_live(events, progress, console, clock, asker, ours)
     else:
         async for event in events:
             progress.apply(event)
@@ -94,7 +96,12 @@ async def watch(
 
 
 async def _watch_live(
-    events: AsyncIterable[Event], progress: Progress, console: Console, clock: Callable[[], float], asker: Asker | None
+    events: AsyncIterable[Event],
+    progress: Progress,
+    console: Console,
+    clock: Callable[[], float],
+    asker: Asker | None,
+    ours: bool,
 ) -> None:
     def draw(height: int | None) -> Group:
         # Two columns stay free: the ^C that a terminal echoes must not wrap into another line.
@@ -119,7 +126,8 @@ async def _watch_live(
                     progress.apply(event)
                 drawing.cancel()
         finally:
-            progress.stop("interrupted", clock())
+            if ours:
+                progress.stop("interrupted", clock())
             live.update(draw(None), refresh=True)
 
 
