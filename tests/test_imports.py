@@ -7,10 +7,12 @@ SLOW = (
 )
 """Libraries that load on first use only."""
 
-EVERY_MODULE = """
+DRAWN = tuple(f"orchestrator.serve.{name}" for name in ("terminal", "tree", "layout"))
+"""Made of rich; the command loads them when it draws."""
+EVERY_MODULE = f"""
 import importlib, orchestrator, pkgutil
 for module in pkgutil.walk_packages(orchestrator.__path__, "orchestrator."):
-    if module.name != "orchestrator.serve.terminal":  # made of rich; the command loads it when there is a terminal
+    if module.name not in {DRAWN!r}:
         importlib.import_module(module.name)
 """
 HELP = """

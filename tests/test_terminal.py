@@ -32,7 +32,7 @@ from orchestrator.events import (
 )
 from orchestrator.failure import Failure, FailureKind
 from orchestrator.results import Outcome
-from orchestrator.serve import terminal
+from orchestrator.serve import layout, terminal, tree
 from orchestrator.serve.asking import Asker
 from orchestrator.views.progress import Progress
 from tests.sample_run import GOAL, START, USAGE, beginning, called, model, run, subtask
@@ -46,7 +46,7 @@ def folded(events: list[Event]) -> Progress:
 
 
 def drawn(progress: Progress, width: int = 100, height: int | None = None, now: float = START + 5) -> list[str]:
-    return terminal.to_text(terminal.tree(progress, width, now, height=height), width, False).splitlines()
+    return layout.to_text(tree.tree(progress, width, now, height=height), width, False).splitlines()
 
 
 def row(lines: list[str], word: str) -> str:
@@ -179,7 +179,7 @@ def test_without_an_end_event_what_ran_can_be_shown_as_interrupted() -> None:
 
 
 def test_show_tells_turns_calls_cuts_failures_reviews_and_usage_by_role() -> None:
-    text = terminal.to_text(terminal.show(folded(run()), 160), 160, False)
+    text = layout.to_text(tree.show(folded(run()), 160), 160, False)
     for part in (
         'query_table {"sql": "select 区域, sum(销售额) from sales"} → cut to 2000 of 5000 characters in 0.2s',
         "read_file {\"path\": \"sale.csv\"} → no file 'sale.csv'; did you mean 'sales.csv'?",
@@ -299,7 +299,7 @@ def test_a_watch_that_breaks_leaves_a_whole_terminal(monkeypatch: pytest.MonkeyP
     [(0.04, "0.0s"), (9.9, "9.9s"), (59.4, "59s"), (59.6, "1:00"), (185, "3:05"), (3723, "1:02:03")],
 )
 def test_times_read_well(seconds: float, text: str) -> None:
-    assert terminal.duration(seconds) == text
+    assert layout.duration(seconds) == text
 
 
 def test_the_run_ends_in_the_state_its_result_has() -> None:

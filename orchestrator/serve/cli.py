@@ -244,10 +244,10 @@ def _on_stdout(report: Report, as_json: bool) -> str:
 
         return orjson.dumps(report.data, default=str, option=orjson.OPT_INDENT_2).decode()
     if report.draw:
-        from orchestrator.serve import terminal
+        from orchestrator.serve import layout
 
-        width = terminal.columns(sys.stdout)
-        return terminal.to_text(report.draw(width), width, sys.stdout.isatty())
+        width = layout.columns(sys.stdout)
+        return layout.to_text(report.draw(width), width, sys.stdout.isatty())
     return _printable(report.text) if sys.stdout.isatty() else report.text
 
 

@@ -94,9 +94,9 @@ def _catalog(args: Namespace) -> Catalog:
 
 
 def _listed(data: object, titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Report:
-    from orchestrator.serve import terminal
+    from orchestrator.serve import layout
 
-    return Report(data=data, draw=lambda width: terminal.table(titles, rows))
+    return Report(data=data, draw=lambda width: layout.table(titles, rows))
 
 
 def _template(name: str) -> str:

@@ -62,7 +62,7 @@ def runs(args: Namespace) -> Report:
         return Report(data=[], note=f"no runs yet in {args.project}")
     if args.by:
         return _used(infos, args.by)
-    from orchestrator.serve import terminal
+    from orchestrator.serve import layout
 
     titles = ("run", "status", "started", "time", "tokens", "goal")
     rows = [
@@ -70,7 +70,7 @@ def runs(args: Namespace) -> Report:
             info.run,
             info.status,
             f"{datetime.fromtimestamp(info.started):%Y-%m-%d %H:%M}",
-            terminal.duration(info.ended - info.started) if info.ended else "",
+            layout.duration(info.ended - info.started) if info.ended else "",
             f"{info.tokens:,}",
             info.goal[:500],
         )
@@ -79,14 +79,14 @@ def runs(args: Namespace) -> Report:
     waiting = sum(info.waiting for info in infos)
     return Report(
         data=[asdict(info) for info in infos],
-        draw=lambda width: terminal.table(titles, rows, width),
+        draw=lambda width: layout.table(titles, rows, width),
         note=f"{waiting} calls wait for a person: ori inbox" if waiting else "",
     )
 
 
 def _used(infos: Sequence[RunInfo], by: str) -> Report:
     """Sum up what runs have used, by whom they were for."""
-    from orchestrator.serve import terminal
+    from orchestrator.serve import layout
 
     groups: dict[str, list[RunInfo]] = {}
     for info in infos:
@@ -101,7 +101,7 @@ def _used(infos: Sequence[RunInfo], by: str) -> Report:
         for name, group in sorted(groups.items())
     ]
     rows = [(f"{d[by] or '(none)'}", f"{d['runs']}", f"{d['tokens']:,}", f"{d['cost'] or ''}") for d in data]
-    return Report(data=data, draw=lambda width: terminal.table((by, "runs", "tokens", "cost"), rows, width))
+    return Report(data=data, draw=lambda width: layout.table((by, "runs", "tokens", "cost"), rows, width))
 
 
 def show(args: Namespace) -> Report:
@@ -111,7 +111,7 @@ def show(args: Namespace) -> Report:
     """
     from orchestrator.codec import encode
     from orchestrator.redact import Redactor
-    from orchestrator.serve import terminal
+    from orchestrator.serve import terminal, tree
     from orchestrator.views.log import log_to, stream_logger
     from orchestrator.views.progress import Progress
 
@@ -129,7 +129,7 @@ def show(args: Namespace) -> Report:
     if past.info.ended is None and past.info.status != "running":
         progress.stop(past.info.status, progress.now)
     data = asdict(past.info) | {"events": [json.loads(encode(event)) for event in past.events]}
-    return Report(data=data, draw=lambda width: terminal.show(progress, width))
+    return Report(data=data, draw=lambda width: tree.show(progress, width))
 
 
 async def follow(journal: Journal, run: str, after: int) -> AsyncIterator[Event]:

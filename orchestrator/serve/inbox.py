@@ -39,8 +39,8 @@ def inbox(args: Namespace) -> Report:
 
 def describe(question: ApprovalAsked) -> Iterator[str]:
     """Say what waits, why, and which commands answer."""
+    from orchestrator.serve.layout import duration
     from orchestrator.serve.report import one_line
-    from orchestrator.serve.terminal import duration
 
     waited = duration(round(time.time() - question.at))
     yield f"{question.run} {question.key}: {question.name} {one_line(question.arguments)} (for {waited})"

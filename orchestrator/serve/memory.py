@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 def list_all(args: Namespace) -> Report:
     """List memories, the newest first."""
-    from orchestrator.serve import terminal
+    from orchestrator.serve import layout
 
     memories = _memories(args)
     titles = ("id", "of", "kind", "said", "until", "text", "read at")
@@ -39,7 +39,7 @@ def list_all(args: Namespace) -> Report:
     ]
     if not rows:
         return Report(data=[], note="nothing is remembered")
-    return Report(data=_data(memories), draw=lambda width: terminal.table(titles, rows, width))
+    return Report(data=_data(memories), draw=lambda width: layout.table(titles, rows, width))
 
 
 def export(args: Namespace) -> Report:

@@ -132,9 +132,9 @@ async def checked(orchestrator: Orchestrator, result: RunResult, scenario: Scena
 
 def summary(result: RunResult, checks: Sequence[CheckResult]) -> Iterator[str]:
     """Say how a run went: what is not the answer itself."""
-    from orchestrator.serve import terminal
+    from orchestrator.serve import layout
 
-    yield f"{result.status.replace('_', ' ')}: {terminal.usage_text(result.usage)}"
+    yield f"{result.status.replace('_', ' ')}: {layout.usage_text(result.usage)}"
     if result.status != "done":
         yield f"  {result.failure.message if result.failure else result.stop_reason}"
     yield from (f"  {_ended(outcome)}" for outcome in result.outcomes.values() if outcome.status != "done")
@@ -189,7 +189,7 @@ def plan(args: Namespace) -> Report:
         return Report(
             data=result.model_dump(mode="json"), text=result.answer, note=note, status=STATUS.get(result.status, FAILED)
         )
-    from orchestrator.serve import terminal
+    from orchestrator.serve import layout
 
     note = _expected(estimate)
     if args.output:
@@ -197,7 +197,7 @@ def plan(args: Namespace) -> Report:
         note += f"\n{args.output} is written; edit it, then: ori run --plan {args.output}"
     rows = [(s.id, s.performer, ", ".join(s.after), s.goal) for s in plan.subtasks]
     data = {"plan": plan.model_dump(mode="json", exclude_defaults=True), "estimate": asdict(estimate)}
-    return Report(data=data, note=note, draw=lambda width: terminal.table(("subtask", "role", "after", "goal"), rows))
+    return Report(data=data, note=note, draw=lambda width: layout.table(("subtask", "role", "after", "goal"), rows))
 
 
 async def _estimate(orchestrator: Orchestrator, preview: Preview) -> Estimate | None:
@@ -214,12 +214,12 @@ async def _estimate(orchestrator: Orchestrator, preview: Preview) -> Estimate | 
 
 
 def _expected(estimate: Estimate) -> str:
-    from orchestrator.serve import terminal
+    from orchestrator.serve import layout
 
     basis = (
         f"{estimate.past} earlier subtasks" if estimate.past else "a rule of thumb: no earlier subtasks of these roles"
     )
-    size = f"{estimate.calls} model calls, {estimate.tokens:,} tokens, {terminal.duration(estimate.seconds)}"
+    size = f"{estimate.calls} model calls, {estimate.tokens:,} tokens, {layout.duration(estimate.seconds)}"
     return f"estimate: about {size} along {' → '.join(estimate.chain)} (from {basis})"
 
 
