@@ -91,6 +91,16 @@ class FileChanges:
             with open_regular(self._root / file) as stream:
                 replace(self._kept / sha256, stream.read())
 
+    def content(self, change: ArtifactStored) -> bytes | None:
+        """Return what a file held after a change; None: that is lost."""
+        kept = self._kept / (change.sha256 or "-")
+        if kept.exists():
+            return kept.read_bytes()
+        if change.sha256 is None or self.sha256(change.file) != change.sha256:
+            return None
+        with open_regular(self._root / change.file) as stream:
+            return stream.read()
+
     def put_back(self, file: str, sha256: str | None) -> bool:
         """Give a file an old content; False: that was not kept."""
         if sha256 is None or not (self._kept / sha256).exists():

@@ -15,6 +15,7 @@ from orchestrator.mcp.servers import Offer
 from orchestrator.memory import Recollection
 from orchestrator.messages import Json, Message
 from orchestrator.models import Model
+from orchestrator.models.replay import Recording
 from orchestrator.models.tokens import Meter
 from orchestrator.past import Past
 from orchestrator.people import People
@@ -46,18 +47,22 @@ class Variables(MutableMapping[str, Json]):
         values: dict[str, VariableSet],
         sources: Callable[[], Iterable[str]] = tuple,
         read: Callable[[Iterable[str]], object] = tuple,
+        path: str = "",
     ) -> None:
-        self._log, self._redact, self._set = log, redact, values
+        self._log, self._redact, self._set, self._path = log, redact, values, path
         self._sources, self._read = sources, read
 
-    def seen_by(self, sources: Callable[[], Iterable[str]], read: Callable[[Iterable[str]], object]) -> Variables:
+    def seen_by(
+        self, sources: Callable[[], Iterable[str]], read: Callable[[Iterable[str]], object], path: str = ""
+    ) -> Variables:
         """Return the same variables as one loop sees them.
 
         Args:
             sources: Tells what strangers may have written that the loop has read: what it sets may come from there.
             read: Told what a value that it gets may come from.
+            path: The loop.
         """
-        return Variables(self._log, self._redact, self._set, sources, read)
+        return Variables(self._log, self._redact, self._set, sources, read, path)
 
     def __getitem__(self, name: str) -> Json:
         variable = self._set[name]
@@ -65,13 +70,14 @@ class Variables(MutableMapping[str, Json]):
         return variable.value
 
     def __setitem__(self, name: str, value: Json) -> None:
-        told = VariableSet(name=name, value=redact_json(value, self._redact), sources=tuple(self._sources()))
+        shown = redact_json(value, self._redact)
+        told = VariableSet(path=self._path, name=name, value=shown, sources=tuple(self._sources()))
         self._log.add(told)
         self._set[name] = replace(told, value=value)
 
     def __delitem__(self, name: str) -> None:
         del self._set[name]
-        self._log.add(VariableSet(name=name, value=None, deleted=True))
+        self._log.add(VariableSet(path=self._path, name=name, value=None, deleted=True))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._set)
@@ -125,6 +131,8 @@ class RunContext:
     """What there is of the tools of MCP servers."""
     deps: Any = None
     params: Mapping[str, Json] = field(default_factory=dict)
+    recording: Recording | None = None
+    """Says what comes of tool calls; none is run."""
     preview: bool = False
     """Stop at the first accepted plan."""
     past: Past = field(default_factory=Past)

@@ -29,6 +29,7 @@ class FailureKind(StrEnum):
     budget = "budget"
     cancelled = "cancelled"
     needs_person = "needs_person"
+    replay_miss = "replay_miss"
     bug = "bug"
 
 
@@ -83,6 +84,7 @@ RULES: dict[FailureKind, Rule] = {
     FailureKind.budget: Rule(ends="run", advice="finish with what there is"),
     FailureKind.cancelled: Rule(ends="subtask"),
     FailureKind.needs_person: Rule(ends="subtask", advice="a person has to look at it"),
+    FailureKind.replay_miss: Rule(ends="run", advice="record the run anew"),
     FailureKind.bug: Rule(ends="subtask", advice="use another role or another way"),
 }
 """One row per kind."""

@@ -12,7 +12,7 @@ from orchestrator.caller import Caller
 from orchestrator.compaction import Window
 from orchestrator.context import RunContext, record_key
 from orchestrator.conversation import Conversation
-from orchestrator.errors import LoopStopped, ModelError, OutOfBudget, ReplayMiss, RunStopped
+from orchestrator.errors import LoopStopped, ModelError, OutOfBudget, RunStopped
 from orchestrator.events import LoopClosing
 from orchestrator.failure import RULES, Failure, FailureKind
 from orchestrator.limits import Moment
@@ -100,7 +100,7 @@ class AgentLoop:
                 return self.answers.so_far("deadline", stopped.failure)
             return Ending("failed", stopped.stop_reason, failure=stopped.failure)
         except ModelError as error:
-            if isinstance(error, ReplayMiss) or RULES[error.failure.kind].ends == "run":
+            if RULES[error.failure.kind].ends == "run":
                 raise RunStopped(error.failure) from error
             return Ending("failed", "model_unavailable", self.conversation.last_text(), failure=error.failure)
 

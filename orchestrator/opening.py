@@ -127,7 +127,8 @@ class Opening:
         """Return what a role may call and this machine has, with these schemas; say what is left out."""
         named = [replace(self.context.tool(n), **schemas.get(n, {})) for n in role.tools if n != DELEGATE]
         tools = {tool.name: tool for tool in named}
-        missing = {name: why for name, tool in tools.items() if (why := tool.missing())}
+        asked = {} if self.context.recording else tools  # what runs no tool needs nothing
+        missing = {name: why for name, tool in asked.items() if (why := tool.missing())}
         for why in dict.fromkeys(missing.values()):
             first, *more = (name for name in missing if missing[name] == why)
             self._warn(path, f"{first}{f' (and {len(more)} more)' * bool(more)} is not offered: {why}")

@@ -80,12 +80,14 @@ class Order:
             "roles": None if self.roles is None else list(self.roles),
             "preview": self.preview,
             "recording": getattr(self.model, "file", None),
+            "recorded_tools": getattr(self.model, "tools", False),
         }
 
     @classmethod
     def of(cls, started: RunStarted) -> Order:
         """Return the order that an event says a run began with."""
         rest = started.order
+        file = rest["recording"]
         return cls(
             goal=started.goal,
             root=started.root,
@@ -98,7 +100,7 @@ class Order:
             models=rest["models"],
             allow=rest["allow"],
             serve={name: Path(folder) for name, folder in rest["serve"].items()},
-            model=ReplayModel(Recording.load(rest["recording"])) if rest["recording"] else None,
+            model=ReplayModel(Recording.load(file), tools=rest.get("recorded_tools", False)) if file else None,
             roles=rest["roles"],
             preview=rest["preview"],
             scenario=started.scenario,

@@ -20,6 +20,7 @@ from orchestrator.limits import Deadline, Limits
 from orchestrator.memory import Owner, Recollection
 from orchestrator.models import Model
 from orchestrator.models.endpoint import Endpoint
+from orchestrator.models.replay import ReplayModel
 from orchestrator.models.route import Route
 from orchestrator.models.tokens import Meter
 from orchestrator.order import House, Order, Resumption, named_as_targets
@@ -111,6 +112,7 @@ class Preparation:
             offer=offer,
             deps=house.deps,
             params=order.params,
+            recording=order.model.recording if isinstance(order.model, ReplayModel) and order.model.tools else None,
             preview=order.preview,
             constraints=past.constraints,
             formatted_goal=FormattedGoal.model_validate(past.formatted_goal) if past.formatted_goal else None,

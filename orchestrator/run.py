@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import BaseModel
 
@@ -281,7 +281,7 @@ class Orchestrator:
         params: Mapping[str, Json] | None = None,
         workspace: str | Path | None = None,
         plan: Delegate | None = None,
-        replay: bool = False,
+        replay: bool | Literal["all"] = False,
     ) -> RunHandle:
         """Return the run of a scenario.
 
@@ -290,7 +290,7 @@ class Orchestrator:
             params: Over the scenario's own.
             workspace: Folder to work in; None: a new one.
             plan: Over the scenario's own.
-            replay: Take the model's replies from the scenario's recording; everything else is real.
+            replay: Take the model's replies from the scenario's recording; `all`: also what came of tool calls.
 
         Raises:
             ConfigError: A parameter is unknown, or there is no recording.
@@ -304,7 +304,7 @@ class Orchestrator:
             if recording is None:
                 how = "run it with --live, write one with `ori record RUN -o FILE`, and name it under recording:"
                 raise scenario.error(f"the scenario has no recording to replay; {how}")
-            model = ReplayModel(Recording.load(recording))
+            model = ReplayModel(Recording.load(recording), tools=replay == "all")
         order = Order(
             goal=bound.goal,
             inputs=bound.input_files(),
@@ -321,6 +321,37 @@ class Orchestrator:
             model=model,
             scenario=bound.name,
         )
+        return RunHandle(self._house, order)
+
+    def start_replay(
+        self, file: str | Path, *, tools: bool = False, params: Mapping[str, Json] | None = None, **options: Any
+    ) -> RunHandle:
+        """Return the run that a recording was made of, asked again offline.
+
+        Args:
+            file: The recording, relative to the project.
+            tools: Also what came of tool calls is as it was recorded; no tool runs.
+            params: Over those it was recorded with.
+            options: `workspace`.
+
+        Raises:
+            ConfigError: It cannot be read, or says neither its scenario nor what the run was asked.
+        """
+        from orchestrator.models.replay import Recording, ReplayModel
+
+        base = self.project or Path.cwd()
+        model = ReplayModel(Recording.load(base / file), tools=tools)
+        header = model.recording.header
+        if header.asked is None:
+            scenario = self.catalog.scenario(header.scenario)
+            return RunHandle(
+                self._house, replace(self.start_scenario(scenario, params=params, **options).order, model=model)
+            )
+        asked = header.asked
+        plan = Delegate.model_validate(asked.plan) if asked.plan else None
+        given = {**asked.params, **(params or {})}
+        order = self.start(asked.goal, plan=plan, params=given, output=asked.output, roles=asked.roles, **options).order
+        order = replace(order, root=asked.root, answer=asked.answer, inputs=asked.inputs, base=base, model=model)
         return RunHandle(self._house, order)
 
     async def _result(self, order: Order) -> RunResult:

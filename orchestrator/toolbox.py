@@ -14,7 +14,7 @@ import orjson
 from orchestrator.binding import BindingError, bind
 from orchestrator.context import RunContext, record_key
 from orchestrator.conversation import Conversation
-from orchestrator.errors import LoopStopped, RunStopped, ToolError, nearest
+from orchestrator.errors import LoopStopped, ReplayMiss, RunStopped, ToolError, nearest
 from orchestrator.events import ApprovalAsked, ToolProgress, ToolReturned, ToolStarted, Warned
 from orchestrator.failure import Failure, FailureKind
 from orchestrator.fitting import quote
@@ -22,11 +22,12 @@ from orchestrator.gate import Gate
 from orchestrator.images import fit
 from orchestrator.journal import Signal
 from orchestrator.messages import Json, Message, ToolCall, ToolSpec
+from orchestrator.models.replay import ToolLine
 from orchestrator.models.tokens import count
 from orchestrator.policy import destinations
 from orchestrator.redact import redact_json
 from orchestrator.resources import Resources
-from orchestrator.tool import Tool, ToolContext, ToolResult, to_result
+from orchestrator.tool import RESERVED, Tool, ToolContext, ToolResult, to_result
 from orchestrator.workspace import LoopWorkspace
 
 CUT_AT = 12_000
@@ -78,6 +79,8 @@ class _Job:
     answer: str = ""
     note: str = ""
     """What the model is told besides the result."""
+    recorded: ToolLine | None = None
+    """What a recording says came of it."""
     read: dict[str, None] = field(default_factory=dict)
     """What strangers may have written of what the tool has read within the run."""
 
@@ -174,7 +177,9 @@ class Toolbox:
     async def _ask(self, jobs: Sequence[_Job]) -> None:
         """Find out which calls wait for a person, and ask; where nobody can be asked, they are refused."""
         for job in jobs:
-            if job.tool and job.arguments is not None and not await self._is_in_doubt(job, job.tool):
+            if not job.tool or job.arguments is None or self._is_recorded(job.tool):
+                continue
+            if not await self._is_in_doubt(job, job.tool):
                 loop = (self.conversation, self.workspace)
                 goes_to = job.tool.goes_to(self._context_of(job)) if job.tool.goes_to else ""
                 job.question = self.gate.question(job.key, job.tool, job.arguments, job.text, loop, goes_to)
@@ -212,7 +217,7 @@ class Toolbox:
         for job in runnable:
             self._intend(job)
         await self.context.log.commit()  # the reply, and what is about to happen, before it happens
-        await self._run_stretch(runnable)
+        await self._run_stretch([job for job in runnable if not self._repeat(job)])
         answered = [self._observe(job) for job in stretch]
         if any(observation.acted_once for observation in answered):
             await self.context.log.commit()  # what cannot be repeated is on record before anybody reads of it
@@ -307,6 +312,34 @@ class Toolbox:
             )
         )
 
+    def _is_recorded(self, tool: Tool) -> bool:
+        """Whether a recording says what comes of a tool's calls."""
+        return self.context.recording is not None and tool.name not in RESERVED
+
+    def _repeat(self, job: _Job) -> bool:
+        """Give a call the result and the changes that were recorded; False: it has to run."""
+        recording, tool = self.context.recording, job.tool
+        if recording is None or tool is None or not self._is_recorded(tool):
+            return False
+        try:
+            line = recording.came_of(job.key, job.name, job.text)
+        except ReplayMiss as miss:
+            raise RunStopped(miss.failure) from miss
+        for name, data in line.files.items():
+            if data is None:
+                self.workspace.delete(name)
+            else:
+                self.workspace.write(name, data)
+        variables = self._context_of(job).variables
+        for name, value in line.variables.items():
+            if value is None:
+                variables.pop(name, None)
+            else:
+                variables[name] = value
+        job.recorded, job.refused = line, not line.counted
+        job.result = ToolResult(line.text, line.value, not line.ok, untrusted=line.untrusted, final=line.final)
+        return True
+
     async def _run_stretch(self, jobs: Sequence[_Job]) -> None:
         if jobs and (tool := jobs[0].tool) and tool.together:
             started = time.monotonic()
@@ -372,7 +405,7 @@ class Toolbox:
             workspace=self.workspace,
             deps=self.context.deps,
             variables=self.context.variables.seen_by(
-                lambda: self.conversation.sources, lambda read: job.read.update(dict.fromkeys(read))
+                lambda: self.conversation.sources, lambda read: job.read.update(dict.fromkeys(read)), self.path
             ),
             answer=job.answer,
             threads=self.context.threads,
@@ -391,11 +424,12 @@ class Toolbox:
         sources = job.sources
         whole = self.context.redact(result.content)
         text, cut, handle = whole, None, None
-        if len(whole) > self.cut_at and (job.tool is None or job.tool.cut):
+        if not job.recorded and len(whole) > self.cut_at and (job.tool is None or job.tool.cut):
             handle = self.context.workspace.outputs.store(job.key, whole, sources)
             text = cut_text(self.context, whole, handle, self.cut_at)
             cut = f"{self.cut_at} of {len(whole)} characters"
         failure = Failure(job.kind, whole.removeprefix("Error: ")[:500]) if result.error else None
+        failure = job.recorded.failure if job.recorded else failure
         value = whole if result.value == result.content else redact_json(result.value, self.context.redact)
         final = result.final and not result.error
         counted = not job.refused and (job.tool is None or job.tool.counted)
@@ -419,7 +453,8 @@ class Toolbox:
             )
         )
         shown = text
-        if sources and not (self.for_programs or (job.tool and job.tool.together)):  # outcomes have fences of their own
+        fenced = job.recorded or (job.tool and job.tool.together)  # outcomes have fences of their own
+        if sources and not (fenced or self.for_programs):
             shown = fence(self.context, text, sources)
         shown = f"{job.note}\n{shown}" if job.note else shown
         message = Message("tool", shown, call_id=job.call.id, images=result.images, untrusted=sources)

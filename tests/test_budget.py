@@ -25,7 +25,7 @@ from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.ledger import Ledger, Today
 from orchestrator.limits import LEAST_OUTPUT, Budget, Exhausted, Need
 from orchestrator.messages import Delta, Reply, Request, Usage
-from orchestrator.models.replay import record
+from orchestrator.models.recorder import record
 from orchestrator.models.tokens import Price
 from orchestrator.plan import Subtask
 from orchestrator.settings import ModelSettings, Settings

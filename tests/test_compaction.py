@@ -14,7 +14,8 @@ import pytest
 from orchestrator import Orchestrator, tool
 from orchestrator.conversation import Conversation
 from orchestrator.events import Compacted, MessageAppended, ModelCalled, ModelReplied, RunStarted, Warned
-from orchestrator.models.replay import ReplayModel, record
+from orchestrator.models.recorder import record
+from orchestrator.models.replay import ReplayModel
 from orchestrator.models.tokens import estimate_tokens
 from orchestrator.settings import ModelSettings
 from orchestrator.testing import Answer, ScriptedServer, call, fault, text

@@ -8,7 +8,8 @@ import pytest
 from orchestrator.errors import ConfigError, ReplayMiss
 from orchestrator.events import Event, MessageAppended, ModelReplied, RunStarted
 from orchestrator.messages import Delta, Message, MessageRole, Reply, Request, ToolCall, Usage
-from orchestrator.models.replay import Recording, ReplayModel, observed_hash, record
+from orchestrator.models.recorder import record
+from orchestrator.models.replay import Recording, ReplayModel, observed_hash
 
 HEADER = {"recording": 1, "scenario": "sales_report", "model": "qwen", "scripted": True, "note": "by hand"}
 USAGE = Usage(calls=1, prompt=100, cached=60, completion=7, cost=Decimal("0.0021"))

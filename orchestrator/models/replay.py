@@ -1,9 +1,8 @@
-"""Recordings: a run's replies by key, written from its log, and the model that answers from them."""
+"""Recordings: what models (and tools) said in a run, by key, written from its log; and what answers from them."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -13,14 +12,13 @@ import orjson
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from orchestrator.errors import ConfigError, ReplayMiss, nearest
-from orchestrator.events import Event, MessageAppended, ModelReplied, RunStarted
 from orchestrator.failure import Failure, FailureKind
-from orchestrator.messages import Delta, Message, Reply, Request, ToolCall, Usage
+from orchestrator.messages import Delta, Reply, Request, ToolCall, Usage
 from orchestrator.models.tokens import default_output
 
 SCRIPTED = "scripted"
 """Who said the replies of a recording that was written by hand."""
-_SHOWN = 2000
+SHOWN = 2000
 """Characters of an observation that a recording keeps, to show what differs; the hash covers all of it."""
 _AROUND = 60
 """Characters shown before and after the first difference."""
@@ -36,7 +34,27 @@ def _json_text(value: Any) -> str:
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        use_attribute_docstrings=True,
+        ser_json_bytes="base64",
+        val_json_bytes="base64",
+    )
+
+
+class Asked(_Strict):
+    """What the run was asked, so that it can be asked again."""
+
+    goal: str
+    root: str
+    inputs: tuple[str, ...] = ()
+    """Relative to the project where they are in it."""
+    params: dict[str, Any] = {}
+    plan: dict[str, Any] | None = None
+    answer: str | None = None
+    output: dict[str, Any] | None = None
+    roles: tuple[str, ...] | None = None
 
 
 class Header(_Strict):
@@ -52,6 +70,8 @@ class Header(_Strict):
     window: int = 128_000
     """Tokens of the model's window, so that a replay compacts where the run did."""
     note: str = ""
+    asked: Asked | None = None
+    """None: the scenario says it."""
 
 
 class Observed(_Strict):
@@ -96,12 +116,34 @@ class Line(_Strict):
     reply: RecordedReply
 
 
+class ToolLine(_Strict):
+    """What came of one recorded tool call, and what it changed in the run. Images are not kept."""
+
+    key: str
+    tool: str
+    arguments: Annotated[str, BeforeValidator(_json_text)]
+    """JSON text; may be written as an object."""
+    text: str
+    """As the model read it."""
+    ok: bool = True
+    value: Any = None
+    final: bool = False
+    counted: bool = True
+    failure: Failure | None = None
+    untrusted: tuple[str, ...] = ()
+    files: dict[str, bytes | None] = {}
+    """What it wrote, in base64; null: it deleted the file. What was replaced later in the run may be left out."""
+    variables: dict[str, Any] = {}
+    """What it set; null: it deleted the variable."""
+
+
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """The replies of one run by key."""
+    """The replies of one run by key, and what came of its tool calls where that was recorded, too."""
 
     header: Header
     lines: Mapping[str, Line] = field(default_factory=dict)
+    tools: Mapping[str, ToolLine] = field(default_factory=dict)
     file: str = ""
     """Where it was read from."""
 
@@ -118,28 +160,70 @@ class Recording:
             raise ConfigError(f"the recording cannot be read: {error}", file=path) from None
         header: Header | None = None
         lines: dict[str, Line] = {}
+        tools: dict[str, ToolLine] = {}
         for number, text in enumerate(texts, 1):
             if not text.strip():
                 continue
             if header is None:
                 header = _read(Header, text, path, number)
                 continue
-            line = _read(Line, text, path, number)
-            if line.key in lines:
+            line = _read(ToolLine, text, path, number) if _is_of_tool(text) else _read(Line, text, path, number)
+            if line.key in lines or line.key in tools:
                 raise ConfigError(f"the key {line.key!r} is there twice", file=path, line=number)
-            lines[line.key] = line
+            if isinstance(line, Line):
+                lines[line.key] = line
+            else:
+                tools[line.key] = line
         if header is None:
             raise ConfigError("the recording is empty; its first line is the header", file=path)
-        return cls(header, lines, str(path))
+        return cls(header, lines, tools, str(path))
 
     def dump(self) -> str:
         """Return the recording as JSON lines."""
-        lines = [self.header.model_dump(mode="json")]
-        lines += [line.model_dump(mode="json", exclude_defaults=True) for line in self.lines.values()]
+        lines = [self.header.model_dump(mode="json", exclude={"asked"} if self.header.asked is None else None)]
+        lines += [
+            line.model_dump(mode="json", exclude_defaults=True) for line in (*self.lines.values(), *self.tools.values())
+        ]
         return "".join(orjson.dumps(line).decode() + "\n" for line in lines)
 
+    def came_of(self, key: str, tool: str, arguments: str) -> ToolLine:
+        """Return what came of a tool call.
 
-_Kind = TypeVar("_Kind", Header, Line)
+        Raises:
+            ReplayMiss: The recording has no such call, or another one in its place.
+        """
+        line = self.tools.get(key)
+        if line is None:
+            how = nearest(key, self.tools) if self.tools else "; it was made without `ori record --tools`"
+            raise self.miss(f"it has no result of a tool for {key!r}{how}")
+        if line.tool != tool:
+            raise self.miss(f"at {key!r} another tool was called: recorded {line.tool!r}, called {tool!r}")
+        if _json(line.arguments) != _json(arguments):
+            raise self.miss(f"at {key!r} {_difference(line.arguments, arguments, 'called with')}")
+        return line
+
+    def miss(self, why: str) -> ReplayMiss:
+        """Return the error that says what does not fit, and how to record anew."""
+        anew = "run it with --live, then `ori record` that run"
+        if self.header.scripted:
+            anew += "; or edit the line by hand"
+        text = f"the recording {self.file or self.header.scenario} does not fit: {why}. To record anew: {anew}."
+        return ReplayMiss(Failure(FailureKind.replay_miss, text))
+
+
+def _json(text: str) -> Any:
+    try:
+        return orjson.loads(text or "{}")
+    except orjson.JSONDecodeError:
+        return text
+
+
+def _is_of_tool(text: str) -> bool:
+    data = _json(text)
+    return isinstance(data, dict) and "tool" in data
+
+
+_Kind = TypeVar("_Kind", Header, Line, ToolLine)
 
 
 def _read(kind: type[_Kind], text: str, path: str | Path, number: int) -> _Kind:
@@ -156,16 +240,17 @@ class ReplayModel:
 
     Args:
         recording: What it knows.
+        tools: Also what comes of tool calls is as it was recorded; no tool runs.
     """
 
     replayed = True
     """Its replies cost nothing."""
 
-    def __init__(self, recording: Recording) -> None:
+    def __init__(self, recording: Recording, *, tools: bool = False) -> None:
         self.name = recording.header.model
         self.window = recording.header.window
         self.max_output = default_output(self.window)
-        self.recording = recording
+        self.recording, self.tools = recording, tools
 
     @property
     def file(self) -> str:
@@ -185,9 +270,9 @@ class ReplayModel:
         line = self.recording.lines.get(request.key)
         if line is None:
             hint = nearest(request.key, self.recording.lines)
-            raise self._miss(f"it has no reply for {request.key!r}{hint}")
+            raise self.recording.miss(f"it has no reply for {request.key!r}{hint}")
         if line.observed is not None and line.observed.sha256 != observed_hash(request.observed):
-            raise self._miss(f"at {request.key!r} {_difference(line.observed.text, request.observed)}")
+            raise self.recording.miss(f"at {request.key!r} {_difference(line.observed.text, request.observed)}")
         reply = line.reply.reply(self.name)
         if on_delta and reply.content:
             on_delta(Delta("text", reply.content))
@@ -196,70 +281,15 @@ class ReplayModel:
     async def aclose(self) -> None:
         """Do nothing: a recording holds no connections."""
 
-    def _miss(self, why: str) -> ReplayMiss:
-        recording = f"recording {self.recording.file or self.recording.header.scenario}"
-        anew = "run it with --live, then `ori record` that run"
-        if self.recording.header.scripted:
-            anew += "; or edit the line by hand"
-        return ReplayMiss(
-            Failure(FailureKind.invalid_request, f"the {recording} does not fit: {why}. To record anew: {anew}.")
-        )
 
-
-def _difference(recorded: str, observed: str) -> str:
-    """Show two observations around the place where they part."""
+def _difference(recorded: str, observed: str, what: str = "observed") -> str:
+    """Show two texts around the place where they part."""
     shorter = min(len(recorded), len(observed))
     same = next((i for i in range(shorter) if recorded[i] != observed[i]), shorter)
-    if same == _SHOWN:
-        return f"something else was observed than recorded, after its first {same} characters"
+    if same == SHOWN:
+        return f"something else was {what} than recorded, after its first {same} characters"
     start, end = max(0, same - _AROUND), same + _AROUND
     return (
-        f"something else was observed than recorded, from character {same} on: "
-        f"recorded {recorded[start:end]!r}, observed {observed[start:end]!r}"
+        f"something else was {what} than recorded, from character {same} on: "
+        f"recorded {recorded[start:end]!r}, {what} {observed[start:end]!r}"
     )
-
-
-def record(events: Iterable[Event], *, scenario: str = "", note: str = "") -> Recording:
-    """Return the recording of a run.
-
-    Args:
-        events: The run's whole log.
-        scenario: Its name, where the log does not say it.
-        note: For the header.
-    """
-    workspace, model, window = "", "", 0
-    replies: dict[str, ModelReplied] = {}
-    said: dict[str, Message] = {}
-    seen: dict[str, list[str]] = defaultdict(list)  # by path: observations since the last assistant message
-    observed: dict[str, str] = {}
-    for event in events:
-        match event:
-            case RunStarted():
-                workspace, scenario = event.workspace, event.scenario or scenario
-                window = max(event.windows.values(), default=128_000)
-            case ModelReplied():
-                replies[event.key], model = event, model or event.model
-                observed[event.key] = "\n\n".join(seen[event.path])
-            case MessageAppended() if event.message.role == "assistant":
-                said[event.key] = event.message
-                seen[event.path].clear()
-            case MessageAppended() if event.message.role in ("tool", "data"):
-                seen[event.path].append(event.message.content)
-    lines = {}
-    for key, replied in replies.items():
-        # as `Workspace.without_path` does, so that what is shown is what was hashed
-        text = observed[key].replace(workspace, "/workspace") if workspace else observed[key]
-        lines[key] = _line(replied, said.get(key, Message("assistant", replied.content)), text)
-    scripted = model == SCRIPTED
-    return Recording(Header(scenario=scenario, model=model, scripted=scripted, window=window, note=note), lines)
-
-
-def _line(replied: ModelReplied, message: Message, observed: str) -> Line:
-    reply = RecordedReply(
-        content=message.content,
-        calls=tuple(RecordedCall(id=call.id, name=call.name, arguments=call.arguments) for call in message.calls),
-        finish_reason=replied.finish_reason,
-        usage=replied.usage,
-    )
-    seen = Observed(sha256=replied.observed, text=observed[:_SHOWN]) if replied.observed else None
-    return Line(key=replied.key, observed=seen, reply=reply)

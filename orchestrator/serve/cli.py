@@ -57,7 +57,13 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("--plan", metavar="FILE", type=Path, help="run this plan, as `ori plan -o` writes it")
     source = run.add_mutually_exclusive_group()
     source.add_argument("--live", action="store_true", help="ask the configured model")
-    source.add_argument("--replay", action="store_true", help="take the model's replies from the recording")
+    source.add_argument(
+        "--replay",
+        nargs="?",
+        const="model",
+        choices=("model", "all"),
+        help="take the model's replies from the recording; all: the results of tools, too",
+    )
     run.add_argument("--workspace", metavar="DIR", type=Path, help="folder to work in (default: a new one)")
 
     solve = add("solve", "running.solve", "plan and run a goal")
@@ -128,6 +134,7 @@ def parser() -> argparse.ArgumentParser:
     undo.add_argument("--force", action="store_true", help="also files that were changed since")
     record = add("record", "history.record", "write a run's replies as a recording")
     record.add_argument("run", metavar="RUN")
+    record.add_argument("--tools", action="store_true", help="keep what came of tool calls, for --replay=all")
     record.add_argument("-o", "--output", metavar="FILE", type=Path, required=True)
 
     gc = add("gc", "clearing.gc", "delete old runs: their events and folders")

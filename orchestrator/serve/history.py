@@ -7,6 +7,7 @@ import json
 import sys
 from argparse import Namespace
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -169,15 +170,29 @@ def undo(args: Namespace) -> Report:
 
 def record(args: Namespace) -> Report:
     """Write a run's replies as a recording, which a scenario can name."""
-    from orchestrator.models import replay
+    from orchestrator.events import ArtifactStored, RunStarted
+    from orchestrator.models.recorder import record as recorded
+    from orchestrator.redact import Redactor
+    from orchestrator.workspace import Workspace
 
     past = _read(args)
-    recording = replay.record(past.events)
+    root = next(Path(event.workspace) for event in past.events if isinstance(event, RunStarted))
+    changes, redact = Workspace(root, past.home).changes, Redactor(past.secrets).text
+
+    def content(change: ArtifactStored) -> bytes | None:
+        data = changes.content(change)
+        with suppress(UnicodeDecodeError):  # what is no text is kept as it is
+            data = data and redact(data.decode()).encode()
+        return data
+
+    project = Path(args.project).resolve()
+    recording = recorded(past.events, project=project, content=content if args.tools else None)
     if not recording.lines:
         raise ConfigError(f"run {past.info.run} has no reply of a model; there is nothing to record")
     args.output.parent.mkdir(parents=True, exist_ok=True)
-    args.output.write_text(recording.dump(), "utf-8")
-    note = f"{len(recording.lines)} replies; name the file in the scenario under recording:, then: ori test"
+    args.output.write_text(redact(recording.dump()), "utf-8")
+    tools = f" and {len(recording.tools)} results of tools" if args.tools else ""
+    note = f"{len(recording.lines)} replies{tools}; name the file in the scenario under recording:, then: ori test"
     return Report(data={"written": str(args.output)}, text=str(args.output), note=note)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from orchestrator.checks import CheckResult, ToolsCheck, evaluate
 from orchestrator.errors import ConfigError
@@ -45,15 +45,20 @@ def run(args: Namespace) -> Report:
         handle = orchestrator.start(plan.goal, inputs=plan.inputs, plan=plan.delegate(), workspace=args.workspace)
         return run_to_end(orchestrator, handle, args, asker=asker)
     scenario = orchestrator.catalog.scenario(args.scenario)
-    if lacking := _lacking(orchestrator, scenario):
+    if args.replay != "all" and (lacking := _lacking(orchestrator, scenario)):
         raise scenario.error(f"cannot run here, as its checks want {lacking}", ("checks",))
     params = parse_params(args.set)
-    replay = args.replay or not (args.live or orchestrator.settings.configured or scenario.recording is None)
+    offline = not (args.live or orchestrator.settings.configured or scenario.recording is None)
+    replay: bool | Literal["all"] = "all" if args.replay == "all" else bool(args.replay) or offline
     handle = orchestrator.start_scenario(
-        scenario, params=params, workspace=args.workspace, plan=plan and plan.delegate(), replay=replay
+        scenario,
+        params=params,
+        workspace=args.workspace,
+        plan=plan and plan.delegate(),
+        replay=replay,
     )
     if replay:
-        _say(f"ori: {replays(scenario, asked=args.replay)}")
+        _say(f"ori: {replays(scenario, asked=bool(args.replay))}")
     return run_to_end(orchestrator, handle, args, scenario.bind(params), asker)
 
 
