@@ -8,7 +8,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Literal
 
 from orchestrator.errors import ConfigError, nearest
-from orchestrator.events import MessageAppended, VariableSet
+from orchestrator.events import MessageAppended, ToolStarted, VariableSet
 from orchestrator.ledger import Ledger
 from orchestrator.limits import Limits
 from orchestrator.mcp.servers import Offer
@@ -135,6 +135,8 @@ class RunContext:
     """Says what comes of tool calls; none is run."""
     preview: bool = False
     """Stop at the first accepted plan."""
+    once: list[ToolStarted] = field(default_factory=list)
+    """Calls that must not be repeated and were begun."""
     past: Past = field(default_factory=Past)
     """What was done before the run was interrupted; empty in a new one."""
     schemas: Mapping[str, Any] = field(default_factory=dict)
@@ -183,3 +185,8 @@ CallKind = Literal["person", "model", "tool", "summary", "rank"]
 def record_key(path: str, turn: int, kind: CallKind, number: int | None = None) -> str:
     """Return the address of a record: `path:turn:kind`, with `.number` for a tool call."""
     return f"{path}:{turn}:{kind}" if number is None else f"{path}:{turn}:{kind}.{number}"
+
+
+def within(path: str, root: str) -> bool:
+    """Whether a loop is another one, an attempt of it, or somewhere below it."""
+    return path == root or path.startswith((f"{root}/", f"{root}~"))

@@ -327,6 +327,30 @@ class ArtifactStored(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ChangesUndone(Event):
+    """What loops changed in the workspace was put back."""
+
+    type: Literal["changes.undone"] = "changes.undone"
+    files: tuple[str, ...]
+    """All that are as they were before."""
+    loops: tuple[str, ...]
+    """Paths of the loops whose changes these were."""
+    restored: tuple[str, ...]
+    """Files that have their old content again."""
+    deleted: tuple[str, ...]
+    """Files that were created, and are gone now."""
+    left: tuple[str, ...]
+    """Files that were left alone, each with the reason, as `report.md: …`."""
+    calls: tuple[str, ...]
+    """What cannot be undone: calls that must not be repeated, each with its arguments."""
+
+    def __str__(self) -> str:
+        parts = {"restored": self.restored, "deleted": self.deleted, "left alone": self.left}
+        parts["cannot be undone"] = self.calls
+        return "; ".join(f"{what} {', '.join(of)}" for what, of in parts.items() if of) or "nothing was changed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReviewDone(Event):
     """A reviewer judged a result."""
 
@@ -473,6 +497,7 @@ AnyEvent = Union[  # noqa: UP007 - built at run time for the decoder
     Compacted,
     VariableSet,
     ArtifactStored,
+    ChangesUndone,
     ReviewDone,
     ApprovalAsked,
     SignalTaken,

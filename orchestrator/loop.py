@@ -71,8 +71,6 @@ class AgentLoop:
         self.window = Window(self.caller, conversation, toolbox, role.context, goal)
         self.stuck = Stuck(self.profile.warn_at, self.profile.stop_at)
         self.answers = Answers(role, self.profile, toolbox, conversation, self.stuck, output)
-        self.acted_once = False
-        """A call that must not be repeated was run, well or not."""
         self._open: Reply | None = None
         """A reply of the past that nothing followed."""
         self._asked_at = 0
@@ -218,7 +216,6 @@ class AgentLoop:
         if reply.finish_reason == "content_filter":
             failure = Failure(FailureKind.content_filter, "the model's server withheld the answer (content filter)")
             return Ending("failed", "model_unavailable", failure=failure)
-        self.acted_once |= any(o.acted_once for o in observations)
         if not reply.calls:
             judged = self.answers.judge(reply)
             return judged if isinstance(judged, Ending) else [judged]

@@ -10,7 +10,7 @@ import orjson
 
 from orchestrator.caller import Caller
 from orchestrator.choice import finding_tools
-from orchestrator.context import RunContext
+from orchestrator.context import RunContext, within
 from orchestrator.conversation import Conversation
 from orchestrator.delegate import NAME as DELEGATE
 from orchestrator.delegate import Execute, Planner, fenced
@@ -176,8 +176,3 @@ class Opening:
             self.context.log.add(change)
 
         return self.context.workspace.for_loop(path, may_take, stored, lambda: conversation.sources)
-
-
-def within(path: str, root: str) -> bool:
-    """Whether a loop is another one, an attempt of it, or somewhere below it."""
-    return path == root or path.startswith((f"{root}/", f"{root}~"))

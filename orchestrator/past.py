@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 from orchestrator.conversation import Conversation
 from orchestrator.events import (
     ArtifactStored,
+    ChangesUndone,
     Compacted,
     Event,
     LoopClosing,
@@ -110,8 +111,8 @@ class Past:
     """Tool calls without an observation, by key."""
     returned: dict[str, Returned] = field(default_factory=dict)
     """Tool calls with an observation, by key."""
-    once: dict[str, str] = field(default_factory=dict)
-    """Path of the loop by key of each call that must not be repeated and was begun."""
+    once: list[ToolStarted] = field(default_factory=list)
+    """Calls that must not be repeated and were begun."""
     usage: dict[str, Usage] = field(default_factory=dict)
     """By path."""
     changes: list[ArtifactStored] = field(default_factory=list)
@@ -187,6 +188,8 @@ class Past:
                 self._subtask(event)
             case ArtifactStored():
                 self.changes.append(event)
+            case ChangesUndone(files=files, loops=loops):
+                self.changes = [c for c in self.changes if not (c.file in files and c.path in loops)]
             case VariableSet():
                 self.variables[event.name] = event
                 if event.deleted:
@@ -252,7 +255,7 @@ class Past:
         if isinstance(event, ToolStarted):
             self.intents[event.key] = event
             if event.effect == "once":
-                self.once[event.key] = event.path
+                self.once.append(event)
             return
         self.intents.pop(event.key, None)
         self.returned[event.key] = Returned(event, Message("tool"))

@@ -116,6 +116,7 @@ class Preparation:
             preview=order.preview,
             constraints=past.constraints,
             formatted_goal=FormattedGoal.model_validate(past.formatted_goal) if past.formatted_goal else None,
+            once=list(past.once),
             past=past,
             schemas=frozen.tools if frozen else {},
         )

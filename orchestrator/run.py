@@ -43,6 +43,7 @@ from orchestrator.threads import ThreadPool
 from orchestrator.tool import Tool
 
 if TYPE_CHECKING:
+    from orchestrator.events import ChangesUndone
     from orchestrator.scenario import Scenario
 
 
@@ -263,6 +264,22 @@ class Orchestrator:
         """
         async with self.start_resumed(run_id, retry=True, first=first, refresh=refresh) as handle:
             return await handle.result()
+
+    async def undo(self, run_id: str, subtask: str | None = None, *, force: bool = False) -> ChangesUndone:
+        """Put back what a run, or one subtask of it, changed in its workspace; tell what cannot be undone.
+
+        Args:
+            run_id: The run; nobody may work on it.
+            subtask: Id of the only subtask to undo; None: the whole run.
+            force: Also where somebody changed a file since.
+
+        Raises:
+            ConfigError: There is no such subtask.
+            JournalError: There is no such run, or somebody works on it.
+        """
+        from orchestrator.undo import undo
+
+        return await undo(self.journal, self.home / "runs" / run_id, run_id, subtask, force=force)
 
     def start_resumed(self, run_id: str, message: str | None = None, **options: Any) -> RunHandle:
         """Return a run that goes on when its `async with` is entered. Takes what `resume` or `retry` takes."""

@@ -11,8 +11,7 @@ import orjson
 
 from orchestrator import carry
 from orchestrator.answers import Ending, by_outcomes
-from orchestrator.changes import Undone
-from orchestrator.context import RunContext, record_key
+from orchestrator.context import RunContext, record_key, within
 from orchestrator.conversation import Conversation
 from orchestrator.delegate import Planner, show_outcome, sources_of
 from orchestrator.errors import JournalError, LoopStopped, RunStopped
@@ -21,7 +20,7 @@ from orchestrator.failure import RULES, Failure, FailureKind
 from orchestrator.gate import Gate
 from orchestrator.loop import AgentLoop, Given
 from orchestrator.messages import Json, ToolCall
-from orchestrator.opening import Opening, within
+from orchestrator.opening import Opening
 from orchestrator.placeholders import fill_tree, names, texts
 from orchestrator.plan import Fallback, Subtask
 from orchestrator.results import Outcome, StopReason
@@ -29,6 +28,7 @@ from orchestrator.review import find_reviewer, is_unsure, judge, verdict_schema
 from orchestrator.role import Review, Role
 from orchestrator.schedule import Ticket
 from orchestrator.toolbox import Toolbox
+from orchestrator.undo import undo_below
 
 NEED_CHARACTERS = 8_000
 """Of one outcome, in the first message of what comes after it."""
@@ -65,8 +65,6 @@ class Workers:
     def __init__(self, context: RunContext) -> None:
         self.context = context
         self.opening = Opening(context, self.execute)
-        self.acted_once: set[str] = set(context.past.once.values())
-        """Paths of loops in which a call that must not be repeated went through."""
 
     async def execute(self, planner: Planner, subtask: Subtask, ticket: Ticket) -> Outcome:
         """Run a subtask to its outcome.
@@ -122,7 +120,7 @@ class Workers:
 
     def _may_go_better(self, job: _Job, ending: Ending) -> bool:
         again = ending.failure is not None and RULES[ending.failure.kind].again
-        return again and not any(within(path, job.path) for path in self.acted_once)
+        return again and not any(within(call.path, job.path) for call in self.context.once)
 
     async def _try(self, job: _Job, way: Way, count: int, *, begun: bool = False) -> Ending:
         """Make one attempt, or go on with the one that was begun before the run was interrupted."""
@@ -198,8 +196,6 @@ class Workers:
         tools, window = {name: tool}, job.planner.window
         toolbox = Toolbox(self.context, path, tools, workspace, conversation, gate, window=window, for_programs=True)
         call = ToolCall("call", name, orjson.dumps(arguments).decode())
-        if tool.effect == "once":  # also when it fails: it may have got far enough
-            self.acted_once.add(path)
         try:
             async with shift.limited(), toolbox.resources:
                 [seen] = await toolbox.run([call], 1)
@@ -215,8 +211,6 @@ class Workers:
     async def _work(self, loop: AgentLoop) -> Ending:
         """Let a loop run, and judge its ending by its structure: words alone do not make it a success."""
         ending = await loop.run()
-        if loop.acted_once:
-            self.acted_once.add(loop.path)
         if planner := self.opening.planners.get(loop.path):
             ending = by_outcomes(ending, planner.plan, planner.rejected > 0)
         value = ending.value if ending.value is not None else _json(ending.answer)
@@ -342,9 +336,7 @@ class Workers:
 
     def _roll_back(self, job: _Job) -> None:
         """Undo what a failed subtask changed in the workspace."""
-        changes = [c for c in self.context.workspace.changes if within(c.path, job.path)]
-        undone = self.context.workspace.changes.undo(changes)
-        self.context.log.add(Warned(path=job.path, text=f"rolled back: {_told(undone)}"))
+        self.context.log.add(undo_below([job.path], self.context.workspace.changes, self.context.once))
 
 
 def _in_place_of(subtask: Subtask) -> Subtask:
@@ -382,11 +374,6 @@ class _Values(Mapping[str, Json]):
 
     def __len__(self) -> int:
         return len(self.trees)
-
-
-def _told(undone: Undone) -> str:
-    parts = {"restored": undone.restored, "deleted": undone.deleted, "left alone": undone.left}
-    return "; ".join(f"{what} {', '.join(files)}" for what, files in parts.items() if files) or "nothing was changed"
 
 
 def _as_text(value: Json) -> str:

@@ -49,8 +49,6 @@ class Observation:
     final: bool = False
     counted: bool = True
     """Whether repetition and failure counters see it."""
-    acted_once: bool = False
-    """A call that must not be repeated was run, well or not."""
     failure: Failure | None = None
 
     @property
@@ -219,7 +217,7 @@ class Toolbox:
         await self.context.log.commit()  # the reply, and what is about to happen, before it happens
         await self._run_stretch([job for job in runnable if not self._repeat(job)])
         answered = [self._observe(job) for job in stretch]
-        if any(observation.acted_once for observation in answered):
+        if any(job.tool and job.tool.effect == "once" for job in runnable):
             await self.context.log.commit()  # what cannot be repeated is on record before anybody reads of it
         return answered
 
@@ -268,7 +266,6 @@ class Toolbox:
                 returned.event.value,
                 final=returned.event.final,
                 counted=returned.event.counted,
-                acted_once=key in self.context.past.once,
                 failure=returned.event.failure,
             )
 
@@ -301,7 +298,7 @@ class Toolbox:
 
     def _intend(self, job: _Job) -> None:
         assert job.tool is not None
-        self.context.log.add(
+        intent = self.context.log.add(
             ToolStarted(
                 path=self.path,
                 key=job.key,
@@ -311,6 +308,8 @@ class Toolbox:
                 effect=job.tool.effect,
             )
         )
+        if intent.effect == "once":
+            self.context.once.append(intent)
 
     def _is_recorded(self, tool: Tool) -> bool:
         """Whether a recording says what comes of a tool's calls."""
@@ -468,7 +467,6 @@ class Toolbox:
             value,
             final=final,
             counted=counted,
-            acted_once=job.tool is not None and job.arguments is not None and job.tool.effect == "once",
             failure=failure,
         )
 

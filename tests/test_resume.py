@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+import pytest
 from pydantic import SecretStr
 
 from orchestrator import Limits, Orchestrator, Role, RunResult, ToolContext, tool
-from orchestrator.errors import ToolError
-from orchestrator.events import ArtifactStored, Event, ModelReplied, ToolReturned
+from orchestrator.errors import ConfigError, ToolError
+from orchestrator.events import ArtifactStored, Event, ModelReplied, RunResumed, ToolReturned
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.messages import Message
 from orchestrator.past import Past
@@ -23,7 +24,7 @@ from orchestrator.role import Review
 from orchestrator.settings import ModelSettings
 from orchestrator.testing import Answer, ScriptedServer, call, text
 from orchestrator.tool import Tool
-from tests.engine import FILTERED, ORI, WORKER, delegate, subtask
+from tests.engine import FILTERED, ORI, WORKER, delegate, orchestrator, subtask
 
 Script = dict[str, list[Answer]]
 
@@ -317,3 +318,51 @@ class TestEveryCut:
         whole, calls = await every_cut(answer, [planner, reader], [page], window=9_000, exact=False)
         assert (whole.status, whole.outcomes["a"].answer) == ("done", "read")
         assert calls > 19, "nothing was summed up"
+
+
+class TestUndo:
+    """R14: what a run, or a subtask, changed can be put back; what cannot is listed."""
+
+    async def written(self, server: ScriptedServer) -> tuple[Orchestrator, RunResult]:
+        @tool(effect="idempotent")
+        async def note(name: str, ctx: ToolContext) -> str:
+            """Note something. Use it for notes. Returns that it is noted."""
+            await ctx.artifact(f"{name}.txt", name)
+            return "noted"
+
+        @tool(effect="once")
+        async def send(name: str) -> str:
+            """Send something. Use it once. Returns that it is sent."""
+            return "sent"
+
+        both = WORKER.model_copy(update={"tools": ("note", "send")})
+        made = orchestrator(server, [both], [note, send])
+        return made, await made.solve("goal")
+
+    def script(self) -> Script:
+        return {
+            ORI: [delegate(subtask("a"), subtask("b", "a")), text("done"), text("again")],
+            "do a": [call("note", {"name": "a"}), text("a")],
+            "do b": [call("note", {"name": "b"}), call("send", {"name": "b"}), text("b")],
+        }
+
+    async def test_a_subtask_is_undone_and_what_cannot_be_is_told(self) -> None:
+        async with ScriptedServer(by_turn(self.script())) as server:
+            made, result = await self.written(server)
+            undone = await made.undo(result.run_id, "b")
+            assert (undone.deleted, undone.calls) == (("b.txt",), ('send {"name": "b"}',))
+            assert [path.name for path in Path(result.workspace or "").iterdir()] == ["a.txt"]
+            with pytest.raises(ConfigError, match="no subtask 'c'"):
+                await made.undo(result.run_id, "c")
+
+    async def test_it_is_in_the_log_so_that_the_run_goes_on_without_those_files(self) -> None:
+        async with ScriptedServer(by_turn(self.script())) as server:
+            made, result = await self.written(server)
+            await made.undo(result.run_id)
+            again = await made.undo(result.run_id)
+            assert again.files == ()
+            resumed = await made.resume(result.run_id, "And now?")
+            assert (resumed.answer, resumed.artifacts) == ("again", ())
+            events = await made.journal.events(result.run_id)
+            [event] = [event for event in events if isinstance(event, RunResumed)]
+            assert event.changed == ()

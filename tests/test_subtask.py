@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from orchestrator import Limits, Role, ToolError, tool
-from orchestrator.events import ArtifactStored, ModelReplied, SubtaskStarted, VariableSet, Warned
+from orchestrator.events import ArtifactStored, ChangesUndone, ModelReplied, SubtaskStarted, VariableSet, Warned
 from orchestrator.messages import Json, Reply, Request, Usage
 from orchestrator.models.openai import OpenAIModel
 from orchestrator.testing import call, empty, text
@@ -221,8 +221,8 @@ class TestAfterAFailure:
         assert (tmp_path / "report.md").read_text() == "v1"
         assert sorted(p.name for p in tmp_path.iterdir()) == ["other.md", "report.md"]
         assert [a.path for a in result.artifacts] == ["other.md", "report.md"]
-        [warned] = await logged(made, result, Warned)
-        assert "report.md" in warned.text and "new.md" in warned.text
+        [undone] = await logged(made, result, ChangesUndone)
+        assert (undone.path, undone.restored, undone.deleted) == ("ori/b", ("report.md",), ("new.md",))
 
     async def test_a_partial_outcome_is_no_ground_to_build_on(self) -> None:
         short = TOOLED.model_copy(update={"limits": Limits(max_turns=1)})

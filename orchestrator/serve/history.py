@@ -14,11 +14,11 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.errors import ConfigError, JournalError, nearest
+from orchestrator.errors import ConfigError, JournalError
 from orchestrator.serve.report import DONE, NEEDS_A_LOOK, Report
 
 if TYPE_CHECKING:
-    from orchestrator.events import Event
+    from orchestrator.events import ChangesUndone, Event
     from orchestrator.journal import Journal, RunInfo
 
 _LOOK = 0.25
@@ -151,21 +151,19 @@ async def follow(journal: Journal, run: str, after: int) -> AsyncIterator[Event]
 
 def undo(args: Namespace) -> Report:
     """Put back what a run, or one subtask of it, changed in its workspace."""
-    from orchestrator.events import ArtifactStored, RunStarted, ToolStarted
-    from orchestrator.workspace import Workspace
+    from orchestrator.run import Orchestrator
 
-    past = _read(args)
-    events = past.events if args.subtask is None else _of_subtask(past.events, args.subtask)
-    root = next(Path(event.workspace) for event in past.events if isinstance(event, RunStarted))
-    changes = [event for event in events if isinstance(event, ArtifactStored)]
-    undone = Workspace(root, past.home).changes.undo(changes, force=args.force)
-    kept = sorted({event.name for event in events if isinstance(event, ToolStarted) and event.effect == "once"})
+    async def work() -> ChangesUndone:
+        async with Orchestrator.from_project(args.project) as orchestrator:
+            run = await resolve(orchestrator.journal, args.run)
+            return await orchestrator.undo(run, args.subtask, force=args.force)
+
+    undone = asyncio.run(work())
     lines = [f"restored {name}" for name in undone.restored] + [f"deleted {name}" for name in undone.deleted]
     lines += [f"left {reason}" for reason in undone.left]
-    lines += [f"cannot be undone: calls of {name}" for name in kept]
-    text = "\n".join(lines) or "nothing to undo"
-    data = asdict(undone) | {"cannot_be_undone": kept}
-    return Report(data=data, text=text, status=NEEDS_A_LOOK if undone.left else DONE)
+    lines += [f"cannot be undone: {call}" for call in undone.calls]
+    data = {name: list(getattr(undone, name)) for name in ("restored", "deleted", "left", "calls")}
+    return Report(data=data, text="\n".join(lines) or "nothing to undo", status=NEEDS_A_LOOK if undone.left else DONE)
 
 
 def record(args: Namespace) -> Report:
@@ -201,21 +199,15 @@ def _read(args: Namespace) -> _Past:
     log = open_log(args.project)
 
     async def read() -> _Past:
-        run = await log.journal.resolve(args.run)
+        run = await resolve(log.journal, args.run)
         return _Past(await log.journal.info(run), await log.journal.events(run), log.runs / run, log.secrets)
 
+    return asyncio.run(read())
+
+
+async def resolve(journal: Journal, named: str) -> str:
+    """Return the id of the run that somebody names."""
     try:
-        return asyncio.run(read())
+        return await journal.resolve(named)
     except JournalError as error:
         raise ConfigError(str(error)) from error
-
-
-def _of_subtask(events: Sequence[Event], id: str) -> list[Event]:
-    """Return what happened in a subtask of any planner, its attempts and what is below it."""
-    from orchestrator.events import SubtaskStarted
-
-    started = [event for event in events if isinstance(event, SubtaskStarted)]
-    paths = [event.path.partition("~")[0] for event in started if event.id == id]
-    if not paths:
-        raise ConfigError(f"the run has no subtask {id!r}{nearest(id, [event.id for event in started])}")
-    return [e for e in events if any(e.path == path or e.path.startswith((f"{path}/", f"{path}~")) for path in paths)]

@@ -8,9 +8,10 @@ from argparse import Namespace
 from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass
 
-from orchestrator.errors import ConfigError, JournalError, OriError
+from orchestrator.errors import ConfigError, OriError
 from orchestrator.run import Orchestrator
 from orchestrator.serve.asking import Asker, interactive
+from orchestrator.serve.history import resolve
 from orchestrator.serve.interrupt import Interrupt
 from orchestrator.serve.report import DONE, FAILED, Report
 from orchestrator.serve.running import STATUS, run_to_end
@@ -48,10 +49,7 @@ async def _find(orchestrator: Orchestrator, named: str | None) -> str:
             if not interrupted:
                 raise ConfigError(f"no run of {orchestrator.project} was interrupted; `ori runs` lists all")
             return interrupted[0]
-        try:
-            return await journal.resolve(named)
-        except JournalError as error:
-            raise ConfigError(str(error)) from error
+        return await resolve(journal, named)
 
 
 @dataclass(frozen=True, slots=True)

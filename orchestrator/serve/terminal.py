@@ -15,6 +15,7 @@ from orchestrator.events import (
     ApprovalAsked,
     BreakerChanged,
     BudgetReached,
+    ChangesUndone,
     Compacted,
     Event,
     ModelFailed,
@@ -146,7 +147,7 @@ def line(progress: Progress, event: Event) -> str | None:
             said = f"{name} {'accepted' if accepted else 'sent back'} in review {number}: {feedback}"
         case Compacted():
             said = f"{name}, {progress.node(event.path).notes[-1]}"
-        case BudgetReached() | BreakerChanged() | Warned():
+        case BudgetReached() | BreakerChanged() | ChangesUndone() | Warned():
             said = f"warning: {progress.warnings[-1]}"
         case ModelFailed(failure=failure):
             said = f"warning: {name}: {failure.message}"

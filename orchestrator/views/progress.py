@@ -12,6 +12,7 @@ from orchestrator.events import (
     ApprovalAsked,
     BreakerChanged,
     BudgetReached,
+    ChangesUndone,
     Compacted,
     DeltaReset,
     Event,
@@ -194,6 +195,8 @@ class Progress:
                 self.warnings.append(f"endpoint {endpoint}: breaker {state}")
             case Warned(text=text):
                 self.warnings.append(text)
+            case ChangesUndone():
+                self.warnings.append(f"{event.path} rolled back: {event}")
 
     def _compacted(self, event: Compacted) -> None:
         node, before, after = self.node(event.path), event.tokens_before, event.tokens_after
