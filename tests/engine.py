@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import asyncio
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from orchestrator import Orchestrator, Role, RunResult
 from orchestrator.events import Event
-from orchestrator.testing import Answer, ScriptedServer, call, route, text
+from orchestrator.testing import Answer, Replies, ScriptedServer, call, route, text
 from orchestrator.tool import Tool
 
 E = TypeVar("E", bound=Event)
@@ -22,6 +25,26 @@ FILTERED = text("", finish_reason="content_filter")
 def serving(replies: Mapping[Any, Any]) -> ScriptedServer:
     """Return a server that answers each conversation from a script of its own; see `route`."""
     return ScriptedServer(route(replies))
+
+
+@contextmanager
+def served(replies: Replies) -> Iterator[ScriptedServer]:
+    """Run a server in a thread and an event loop of its own, for what has its own loop too."""
+    server, ready, done = ScriptedServer(replies), threading.Event(), threading.Event()
+
+    async def serve() -> None:
+        async with server:
+            ready.set()
+            await asyncio.to_thread(done.wait)
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    try:
+        ready.wait()
+        yield server
+    finally:
+        done.set()
+        thread.join()
 
 
 def orchestrator(

@@ -1,14 +1,11 @@
-import asyncio
 import json
 import os
 import signal
 import sqlite3
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +14,11 @@ import pytest
 from orchestrator.errors import ConfigError
 from orchestrator.serve import cli
 from orchestrator.serve.interrupt import GRACE
-from orchestrator.testing import Answer, ScriptedServer, call, text
+from orchestrator.testing import ScriptedServer, call, text
+from tests.command import HEADER, Ori, command, enter_project
+from tests.engine import served
 
 ROOT = Path(__file__).parent.parent
-HEADER = '{"recording": 1, "scenario": "x", "model": "hand", "scripted": true}\n'
 HELLO = HEADER + '{"key": "ori:1:model", "reply": {"content": "Hello, Ada."}}\n'
 SCENARIOS = {
     "hello": """
@@ -101,63 +99,12 @@ def chat() -> str:
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project of scenarios that need no model, as the current directory."""
-    folder = tmp_path / "my 项目"
-    (folder / "scenarios" / "recordings").mkdir(parents=True)
-    (folder / "ori.yaml").touch()
-    for name, yaml in SCENARIOS.items():
-        (folder / "scenarios" / f"{name}.yaml").write_text(yaml, "utf-8")
-    (folder / "scenarios/recordings/hello.jsonl").write_text(HELLO, "utf-8")
-    (folder / "scenarios/recordings/empty.jsonl").write_text(HEADER, "utf-8")
-    (folder / "tools").mkdir()
-    (folder / "tools" / "odd.py").write_text(TOOLS, "utf-8")
-    monkeypatch.chdir(folder)
-    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_MODEL", "ORI_LOG", "FORCE_COLOR"):
-        monkeypatch.setenv(name, "")  # so that what .env sets is taken back, too
-        monkeypatch.delenv(name)
-    return folder
-
-
-class Said:
-    """What one command said."""
-
-    def __init__(self, status: int, out: str, err: str) -> None:
-        self.status, self.out, self.err = status, out, err
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
+    return enter_project(tmp_path / "my 项目", monkeypatch, SCENARIOS, TOOLS, {"hello": HELLO})
 
 
 @pytest.fixture
-def ori(project: Path, capsys: pytest.CaptureFixture[str]) -> Any:
-    def run(*argv: str) -> Said:
-        status = cli.main(argv)
-        return Said(status, *capsys.readouterr())
-
-    return run
-
-
-@contextmanager
-def serving(*answers: Answer) -> Iterator[ScriptedServer]:
-    """A scripted server in a thread of its own: the command has an event loop of its own, too."""
-    started, stop = threading.Event(), asyncio.Event()
-    found: list[tuple[ScriptedServer, asyncio.AbstractEventLoop]] = []
-
-    async def serve() -> None:
-        async with ScriptedServer(list(answers)) as server:
-            found.append((server, asyncio.get_running_loop()))
-            started.set()
-            await stop.wait()
-
-    thread = threading.Thread(target=lambda: asyncio.run(serve()))
-    thread.start()
-    started.wait()
-    server, loop = found[0]
-    try:
-        yield server
-    finally:
-        loop.call_soon_threadsafe(stop.set)
-        thread.join()
+def ori(project: Path, capsys: pytest.CaptureFixture[str]) -> Ori:
+    return command(capsys)
 
 
 def use(project: Path, server: ScriptedServer) -> None:
@@ -220,13 +167,13 @@ def test_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("argv", [["rnu"], ["run", "x", "--live", "--replay"], ["solve"], []])
-def test_wrong_usage_has_status_2_and_shows_the_usage(argv: list[str], ori: Any) -> None:
+def test_wrong_usage_has_status_2_and_shows_the_usage(argv: list[str], ori: Ori) -> None:
     said = ori(*argv)
     assert said.status == 2 and said.out == ""
     assert "usage: ori" in said.err
 
 
-def test_wrong_usage_with_json_is_one_document(ori: Any) -> None:
+def test_wrong_usage_with_json_is_one_document(ori: Ori) -> None:
     said = ori("rnu", "--json")
     assert said.status == 2
     assert "invalid choice: 'rnu'" in said.json["error"]
@@ -240,7 +187,7 @@ def test_the_project_is_the_nearest_folder_with_settings_or_roles(tmp_path: Path
     assert cli.find_project(tmp_path / "a" / "b" / "c") == tmp_path / "a" / "b"
 
 
-def test_a_wrong_setting_is_one_line_without_a_traceback(project: Path, ori: Any) -> None:
+def test_a_wrong_setting_is_one_line_without_a_traceback(project: Path, ori: Ori) -> None:
     (project / "ori.yaml").write_text("limts: {}\n")
     said = ori("runs")
     assert said.status == 2
@@ -266,7 +213,7 @@ def test_errors_that_came_as_a_group_are_told_each() -> None:
 # content
 
 
-def test_init_lays_out_a_project_that_has_nothing_wrong(tmp_path: Path, ori: Any) -> None:
+def test_init_lays_out_a_project_that_has_nothing_wrong(tmp_path: Path, ori: Ori) -> None:
     assert ori("init", str(tmp_path / "new")).status == 0
     assert sorted(p.name for p in (tmp_path / "new").iterdir()) == [
         ".gitignore",
@@ -279,26 +226,26 @@ def test_init_lays_out_a_project_that_has_nothing_wrong(tmp_path: Path, ori: Any
     assert ori("check", "--project", str(tmp_path / "new")).status == 0
 
 
-def test_init_overwrites_nothing(tmp_path: Path, ori: Any) -> None:
+def test_init_overwrites_nothing(tmp_path: Path, ori: Ori) -> None:
     (tmp_path / "ori.yaml").write_text("max_runs: 2\n")
     assert ori("init", str(tmp_path)).status == 2
     assert (tmp_path / "ori.yaml").read_text() == "max_runs: 2\n"
     assert not (tmp_path / "scenarios").exists()
 
 
-def test_a_new_role_is_two_files_and_is_listed_at_once(project: Path, ori: Any) -> None:
+def test_a_new_role_is_two_files_and_is_listed_at_once(project: Path, ori: Ori) -> None:
     said = ori("new", "role", "译者")
     assert said.out.splitlines() == [f"{project}/roles/译者.yaml", f"{project}/prompts/译者.md"]
     assert "译者" in [role["name"] for role in ori("roles", "--json").json]
     assert ori("new", "role", "译者").status == 2
 
 
-def test_a_name_that_is_no_file_name_is_refused(ori: Any) -> None:
+def test_a_name_that_is_no_file_name_is_refused(ori: Ori) -> None:
     said = ori("new", "role", "../x")
     assert said.status == 2 and "'../x'" in said.err
 
 
-def test_check_names_file_line_value_and_the_nearest_right_one(project: Path, ori: Any) -> None:
+def test_check_names_file_line_value_and_the_nearest_right_one(project: Path, ori: Ori) -> None:
     ori("new", "role", "clerk")
     role = project / "roles" / "clerk.yaml"
     role.write_text(role.read_text().replace("read_file", "raed_file"))
@@ -308,7 +255,7 @@ def test_check_names_file_line_value_and_the_nearest_right_one(project: Path, or
     assert line.startswith(f"{role}:4: ") and "did you mean 'read_file'?" in line
 
 
-def test_tools_are_listed_with_their_effect(ori: Any) -> None:
+def test_tools_are_listed_with_their_effect(ori: Ori) -> None:
     said = ori("tools")
     assert any(line.split()[:2] == ["block", "read"] for line in said.out.splitlines())
 
@@ -316,7 +263,7 @@ def test_tools_are_listed_with_their_effect(ori: Any) -> None:
 # runs
 
 
-def test_a_scenario_without_a_model_replays_and_says_so_in_one_line(ori: Any) -> None:
+def test_a_scenario_without_a_model_replays_and_says_so_in_one_line(ori: Ori) -> None:
     said = ori("run", "hello")
     assert said.status == 0
     assert said.out == "Hello, Ada.\n"
@@ -326,51 +273,51 @@ def test_a_scenario_without_a_model_replays_and_says_so_in_one_line(ori: Any) ->
     assert "ori show" in said.err and "checks: 2 passed, 0 failed" in said.err
 
 
-def test_a_recorded_model_is_named(project: Path, ori: Any) -> None:
+def test_a_recorded_model_is_named(project: Path, ori: Ori) -> None:
     header = '{"recording": 1, "scenario": "hello", "model": "qwen2.5-1.5b"}\n'
     (project / "scenarios/recordings/hello.jsonl").write_text(header + HELLO.splitlines()[1] + "\n")
     assert "replaying replies recorded from qwen2.5-1.5b" in ori("run", "hello").err
 
 
-def test_a_run_reports_its_files_with_their_paths(project: Path, ori: Any) -> None:
+def test_a_run_reports_its_files_with_their_paths(project: Path, ori: Ori) -> None:
     said = ori("run", "note", "--workspace", "out")
     assert said.status == 0
     assert (project / "out/记录.txt").read_text("utf-8") == "华东"
     assert f"{project}/out/记录.txt (6 bytes)" in said.err
 
 
-def test_json_prints_one_document_even_when_a_tool_prints(ori: Any) -> None:
+def test_json_prints_one_document_even_when_a_tool_prints(ori: Ori) -> None:
     said = ori("run", "chatty", "--json")
     assert said.json["status"] == "done" and said.json["answer"] == "quiet"
     assert "noise" in said.err
 
 
-def test_a_parameter_is_set_and_an_unknown_one_refused(ori: Any) -> None:
+def test_a_parameter_is_set_and_an_unknown_one_refused(ori: Ori) -> None:
     said = ori("run", "hello", "--set", "name=Ada", "--json")
     assert said.json["checks"][-1]["passed"] is True
     said = ori("run", "hello", "--set", "nmae=Ada")
     assert said.status == 2 and "did you mean 'name'?" in said.err
 
 
-def test_the_nearest_scenario_is_named_on_a_miss(ori: Any) -> None:
+def test_the_nearest_scenario_is_named_on_a_miss(ori: Ori) -> None:
     said = ori("run", "helo")
     assert said.status == 2 and "did you mean 'hello'?" in said.err
 
 
-def test_a_part_that_failed_makes_status_3(ori: Any) -> None:
+def test_a_part_that_failed_makes_status_3(ori: Ori) -> None:
     said = ori("run", "broken")
     assert said.status == 3
     assert any(line.startswith("partial: ") for line in said.err.splitlines())
     assert "bad failed: there is no 'nowhere.txt'" in said.err
 
 
-def test_a_recording_that_does_not_fit_makes_status_1(project: Path, ori: Any) -> None:
+def test_a_recording_that_does_not_fit_makes_status_1(project: Path, ori: Ori) -> None:
     (project / "scenarios/recordings/hello.jsonl").write_text(HEADER)
     said = ori("run", "hello")
     assert said.status == 1 and "it has no reply for 'ori:1:model'" in said.err
 
 
-def test_a_check_that_fails_makes_status_1(project: Path, ori: Any) -> None:
+def test_a_check_that_fails_makes_status_1(project: Path, ori: Ori) -> None:
     file = project / "scenarios/hello.yaml"
     file.write_text(file.read_text().replace("contains: Hello", "contains: Goodbye"))
     said = ori("run", "hello")
@@ -378,17 +325,17 @@ def test_a_check_that_fails_makes_status_1(project: Path, ori: Any) -> None:
 
 
 @pytest.mark.parametrize("argv", [["solve", "hi"], ["plan", "hi"], ["run", "hello", "--live"], ["test", "--live"]])
-def test_without_a_model_the_ways_to_get_one_are_told(argv: list[str], ori: Any) -> None:
+def test_without_a_model_the_ways_to_get_one_are_told(argv: list[str], ori: Ori) -> None:
     said = ori(*argv)
     assert said.status == 2
     assert "OPENAI_API_KEY" in said.err and "local server" in said.err and "ori.yaml" in said.err
 
 
 def test_env_is_read_and_never_overrides_the_environment(
-    project: Path, ori: Any, monkeypatch: pytest.MonkeyPatch
+    project: Path, ori: Ori, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_MODEL", "from-the-environment")
-    with serving(text("Four.")) as server:
+    with served([text("Four.")]) as server:
         use(project, server)
         with (project / ".env").open("a") as file:
             file.write("OPENAI_MODEL=from-the-file\n")
@@ -397,8 +344,8 @@ def test_env_is_read_and_never_overrides_the_environment(
     assert server.requests[0]["model"] == "from-the-environment"
 
 
-def test_verbose_logs_prompts_and_replies_without_the_key(project: Path, ori: Any) -> None:
-    with serving(text("The key is sk-from-the-env-file-1.")) as server:
+def test_verbose_logs_prompts_and_replies_without_the_key(project: Path, ori: Ori) -> None:
+    with served([text("The key is sk-from-the-env-file-1.")]) as server:
         use(project, server)
         said = ori("solve", "What is the key?", "--verbose")
     lines = [json.loads(line) for line in said.err.splitlines() if line.startswith("{")]
@@ -406,15 +353,15 @@ def test_verbose_logs_prompts_and_replies_without_the_key(project: Path, ori: An
     assert "sk-from-the-env-file-1" not in said.err
 
 
-def test_with_a_model_a_scenario_is_run_live(project: Path, ori: Any) -> None:
-    with serving(text("Hello from the model.")) as server:
+def test_with_a_model_a_scenario_is_run_live(project: Path, ori: Ori) -> None:
+    with served([text("Hello from the model.")]) as server:
         use(project, server)
         said = ori("run", "hello")
     assert said.out == "Hello from the model.\n" and "replay" not in said.err
 
 
-def test_a_plan_is_shown_with_an_estimate_and_its_file_can_be_edited_and_run(project: Path, ori: Any) -> None:
-    with serving(call("delegate", PLAN), *(text(f"answer {i}") for i in range(3))) as server:
+def test_a_plan_is_shown_with_an_estimate_and_its_file_can_be_edited_and_run(project: Path, ori: Ori) -> None:
+    with served([call("delegate", PLAN), *(text(f"answer {i}") for i in range(3))]) as server:
         use(project, server)
         said = ori("plan", "比较 a.txt 和 b.txt", "-o", "plan.yaml")
         assert said.status == 0
@@ -432,13 +379,13 @@ def test_a_plan_is_shown_with_an_estimate_and_its_file_can_be_edited_and_run(pro
     assert "Read a.txt twice" in json.dumps(server.requests[1], ensure_ascii=False)
 
 
-def test_a_plan_without_goal_or_scenario_says_what_is_missing(project: Path, ori: Any) -> None:
+def test_a_plan_without_goal_or_scenario_says_what_is_missing(project: Path, ori: Ori) -> None:
     (project / "plan.yaml").write_text("subtasks: [{id: a, role: writer, goal: g}]\n")
     said = ori("run", "--plan", "plan.yaml")
     assert said.status == 2 and "name a scenario" in said.err
 
 
-def test_a_wrong_plan_file_names_its_line(project: Path, ori: Any) -> None:
+def test_a_wrong_plan_file_names_its_line(project: Path, ori: Ori) -> None:
     (project / "plan.yaml").write_text("goal: g\nsubtasks:\n  - {id: a, rol: writer, goal: g}\n")
     said = ori("run", "--plan", "plan.yaml")
     assert said.status == 2 and "plan.yaml:3: unknown key 'rol'; did you mean 'role'?" in said.err
@@ -447,7 +394,7 @@ def test_a_wrong_plan_file_names_its_line(project: Path, ori: Any) -> None:
 # tests of scenarios
 
 
-def test_scenarios_are_tested_each_in_a_workspace_of_its_own(project: Path, ori: Any) -> None:
+def test_scenarios_are_tested_each_in_a_workspace_of_its_own(project: Path, ori: Ori) -> None:
     said = ori("test", "hello", "note", "--json")
     assert said.status == 0
     assert [(one["scenario"], one["passed"]) for one in said.json] == [("hello", True), ("note", True)]
@@ -455,7 +402,7 @@ def test_scenarios_are_tested_each_in_a_workspace_of_its_own(project: Path, ori:
     assert len(runs) == 2 and all((project / ".ori/runs" / run).exists() for run in runs if run == said.json[1]["run"])
 
 
-def test_a_failed_check_is_told_with_what_was_expected_and_found(project: Path, ori: Any) -> None:
+def test_a_failed_check_is_told_with_what_was_expected_and_found(project: Path, ori: Ori) -> None:
     file = project / "scenarios/note.yaml"
     file.write_text(file.read_text("utf-8").replace("contains: 华东", "contains: 华北"), "utf-8")
     said = ori("test", "hello", "note")
@@ -465,18 +412,18 @@ def test_a_failed_check_is_told_with_what_was_expected_and_found(project: Path, 
     assert said.out.splitlines()[-1] == "2 scenarios, 1 passed, 1 failed"
 
 
-def test_of_what_passed_the_number_is_told_and_with_verbose_each(project: Path, ori: Any) -> None:
+def test_of_what_passed_the_number_is_told_and_with_verbose_each(project: Path, ori: Ori) -> None:
     assert "passed: " not in ori("test", "note").out
     assert "PASS note: 3 checks (run " in ori("test", "note").out
     assert "passed: file 记录.txt: contains '华东'" in ori("test", "note", "--verbose").out
 
 
-def test_a_scenario_without_a_recording_is_told_how_to_get_one(project: Path, ori: Any) -> None:
+def test_a_scenario_without_a_recording_is_told_how_to_get_one(project: Path, ori: Ori) -> None:
     (project / "scenarios/new.yaml").write_text("goal: x\n", "utf-8")
     assert "run it with --live, write one with `ori record RUN -o FILE`" in ori("test", "new").out
 
 
-def test_a_scenario_that_cannot_run_fails_and_the_others_go_on(project: Path, ori: Any) -> None:
+def test_a_scenario_that_cannot_run_fails_and_the_others_go_on(project: Path, ori: Ori) -> None:
     (project / "scenarios/bad.yaml").write_text("gaol: x\n")
     said = ori("test", "scenarios/bad.yaml", "hello")
     assert said.status == 1
@@ -484,7 +431,7 @@ def test_a_scenario_that_cannot_run_fails_and_the_others_go_on(project: Path, or
 
 
 def test_a_scenario_whose_tools_are_missing_is_skipped_with_what_mends_that(
-    project: Path, ori: Any, monkeypatch: pytest.MonkeyPatch
+    project: Path, ori: Ori, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{project}/none.sock")
     (project / "scenarios/code.yaml").write_text("goal: x\nchecks: [{tools: {called: [run_code]}}]\n", "utf-8")
@@ -497,7 +444,7 @@ def test_a_scenario_whose_tools_are_missing_is_skipped_with_what_mends_that(
     assert "scenarios/code.yaml:2: cannot run here, as its checks want run_code: there is no container" in said.err
 
 
-def test_a_folder_without_scenarios_is_an_error(project: Path, ori: Any) -> None:
+def test_a_folder_without_scenarios_is_an_error(project: Path, ori: Ori) -> None:
     said = ori("test", "tools")
     assert said.status == 2 and "no scenario" in said.err
 
@@ -505,7 +452,7 @@ def test_a_folder_without_scenarios_is_an_error(project: Path, ori: Any) -> None
 # the past
 
 
-def test_a_run_is_listed_shown_and_recorded(project: Path, ori: Any) -> None:
+def test_a_run_is_listed_shown_and_recorded(project: Path, ori: Ori) -> None:
     assert ori("runs").out == ""
     run = ori("run", "hello", "--json").json["run_id"]
     assert ori("runs").out.splitlines()[1].split()[:2] == [run, "done"]
@@ -522,7 +469,7 @@ def age(project: Path, run: str, *, days: int) -> None:
         database.execute("UPDATE event SET at = at - ? WHERE run = ?", (days * 86_400, run))
 
 
-def test_old_runs_are_deleted_and_the_rest_is_kept(project: Path, ori: Any) -> None:
+def test_old_runs_are_deleted_and_the_rest_is_kept(project: Path, ori: Ori) -> None:
     old, new = (ori("run", "note", "--json").json["run_id"] for _ in range(2))
     age(project, old, days=31)
     assert ori("gc", "--older", "30d", "--dry-run").out.startswith(f"would delete {old} (done, ")
@@ -535,17 +482,17 @@ def test_old_runs_are_deleted_and_the_rest_is_kept(project: Path, ori: Any) -> N
 
 
 @pytest.mark.parametrize("age", ["30", "d", "-1d", "1.5h", "30m", "٣d"])
-def test_an_age_without_a_known_unit_is_wrong_usage(age: str, ori: Any) -> None:
+def test_an_age_without_a_known_unit_is_wrong_usage(age: str, ori: Ori) -> None:
     said = ori("gc", f"--older={age}")
     assert said.status == 2 and "as in 12h, 30d, 4w" in said.err
 
 
-def test_an_unknown_run_is_wrong_usage(ori: Any) -> None:
+def test_an_unknown_run_is_wrong_usage(ori: Ori) -> None:
     said = ori("show", "no-such-run")
     assert said.status == 2 and "no run 'no-such-run'" in said.err
 
 
-def test_undo_puts_back_what_a_run_changed(project: Path, ori: Any) -> None:
+def test_undo_puts_back_what_a_run_changed(project: Path, ori: Ori) -> None:
     (project / "out").mkdir()
     (project / "out/记录.txt").write_text("old", "utf-8")
     run = ori("run", "note", "--workspace", "out", "--json").json["run_id"]
@@ -555,7 +502,7 @@ def test_undo_puts_back_what_a_run_changed(project: Path, ori: Any) -> None:
     assert (project / "out/记录.txt").read_text("utf-8") == "old"
 
 
-def test_undo_leaves_what_a_person_changed_since(project: Path, ori: Any) -> None:
+def test_undo_leaves_what_a_person_changed_since(project: Path, ori: Ori) -> None:
     run = ori("run", "note", "--workspace", "out", "--json").json["run_id"]
     (project / "out/记录.txt").write_text("mine", "utf-8")
     said = ori("undo", run)
@@ -585,7 +532,7 @@ def begin(*argv: str, until: str, **options: Any) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_stops_a_run_whose_tool_hangs(project: Path, ori: Any, number: signal.Signals) -> None:
+def test_a_signal_stops_a_run_whose_tool_hangs(project: Path, ori: Ori, number: signal.Signals) -> None:
     """B58: Ctrl-C while a blocking tool sleeps ends within 2 s, and the run can be looked at."""
     process = begin("run", "blocked", until="blocking")
     sent = time.monotonic()
@@ -599,7 +546,7 @@ def test_a_signal_stops_a_run_whose_tool_hangs(project: Path, ori: Any, number: 
     assert "⊘ wait" in ori("show", run["run"]).out
 
 
-def test_a_tool_that_refuses_to_stop_does_not_hold_the_exit(project: Path, ori: Any) -> None:
+def test_a_tool_that_refuses_to_stop_does_not_hold_the_exit(project: Path, ori: Ori) -> None:
     process = begin("run", "stubborn", until="refusing")
     sent = time.monotonic()
     process.send_signal(signal.SIGINT)
@@ -609,7 +556,7 @@ def test_a_tool_that_refuses_to_stop_does_not_hold_the_exit(project: Path, ori: 
     assert ori("runs", "--json").json[0]["status"] == "interrupted"
 
 
-def test_a_second_signal_ends_it_at_once(project: Path, ori: Any) -> None:
+def test_a_second_signal_ends_it_at_once(project: Path, ori: Ori) -> None:
     process = begin("run", "stubborn", until="refusing")
     process.send_signal(signal.SIGINT)
     with pytest.raises(subprocess.TimeoutExpired):
@@ -621,14 +568,14 @@ def test_a_second_signal_ends_it_at_once(project: Path, ori: Any) -> None:
     assert process.returncode == 130
 
 
-def test_an_interrupted_run_with_json_is_one_document(project: Path, ori: Any) -> None:
+def test_an_interrupted_run_with_json_is_one_document(project: Path, ori: Ori) -> None:
     process = begin("run", "blocked", "--json", until="blocking")
     process.send_signal(signal.SIGINT)
     out, _ = process.communicate(timeout=10)
     assert json.loads(out)["status"] == "interrupted"
 
 
-def test_a_reader_that_goes_away_is_no_error(project: Path, ori: Any) -> None:
+def test_a_reader_that_goes_away_is_no_error(project: Path, ori: Ori) -> None:
     run = ori("run", "hello", "--json").json["run_id"]
     for argv in (["show", run], ["--help"]):
         read, write = os.pipe()
@@ -645,13 +592,13 @@ def test_a_reader_that_goes_away_is_no_error(project: Path, ori: Any) -> None:
         assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_recording_is_written_into_a_new_folder(ori: Any, project: Path) -> None:
+def test_a_recording_is_written_into_a_new_folder(ori: Ori, project: Path) -> None:
     run = ori("run", "hello", "--json").json["run_id"]
     said = ori("record", run[-8:], "-o", str(project / "new/folder/hello.jsonl"))  # a part of the id is enough
     assert (said.status, (project / "new/folder/hello.jsonl").is_file()) == (0, True)
 
 
-def test_a_new_role_does_not_hide_one_that_is_there(ori: Any, project: Path) -> None:
+def test_a_new_role_does_not_hide_one_that_is_there(ori: Ori, project: Path) -> None:
     said = ori("new", "role", "analyst")
     assert said.status == 2 and "there is a role 'analyst' already" in said.err
     assert not (project / "roles/analyst.yaml").exists()

@@ -25,8 +25,20 @@ from orchestrator.events import (
 )
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.order import named_as_targets
-from orchestrator.testing import ScriptedServer, call, fault, hang, text
-from tests.engine import FILTERED, ORI, WORKER, delegate, logged, orchestrator, said_to, serving, statuses, subtask
+from orchestrator.testing import call, fault, hang, text
+from tests.engine import (
+    FILTERED,
+    ORI,
+    WORKER,
+    delegate,
+    logged,
+    orchestrator,
+    said_to,
+    served,
+    serving,
+    statuses,
+    subtask,
+)
 
 
 def tasks_besides(before: set[asyncio.Task[object]]) -> set[asyncio.Task[object]]:
@@ -460,24 +472,9 @@ class TestApart:
         assert "blue" not in server.requests[-1]["messages"][-1]["content"]
 
     def test_solve_sync_works_twice(self) -> None:
-        ready, done = threading.Event(), threading.Event()
-        address: list[str] = []
-
-        async def serve() -> None:
-            async with ScriptedServer([text("4"), text("5")]) as server:
-                address.append(server.base_url)
-                ready.set()
-                await asyncio.to_thread(done.wait)
-
-        thread = threading.Thread(target=lambda: asyncio.run(serve()))
-        thread.start()
-        try:
-            ready.wait()
-            made = Orchestrator(model="m", base_url=address[0], api_key="k", roles=[WORKER])
+        with served([text("4"), text("5")]) as server:
+            made = orchestrator(server)
             assert [made.solve_sync("2 + 2").answer, made.solve_sync("2 + 3").answer] == ["4", "5"]
-        finally:
-            done.set()
-            thread.join()
 
     async def test_many_runs_at_once_each_get_their_own_answer(self) -> None:
         def own(request: dict[str, object]) -> object:

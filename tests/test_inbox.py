@@ -16,10 +16,9 @@ from typing import Any
 import pytest
 
 from orchestrator import Orchestrator
-from orchestrator.serve import cli
+from tests.command import Ori, command, enter_project
 
 ROOT = Path(__file__).parent.parent
-RECORDING = '{"recording": 1, "scenario": "x", "model": "hand", "scripted": true}\n'
 TOOLS = '''
 import sys
 import time
@@ -63,27 +62,12 @@ recording: recordings/empty.jsonl
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "项目"
-    (folder / "scenarios" / "recordings").mkdir(parents=True)
-    (folder / "ori.yaml").touch()
-    (folder / "scenarios/recordings/empty.jsonl").write_text(RECORDING, "utf-8")
-    for name, yaml in SCENARIOS.items():
-        (folder / "scenarios" / f"{name}.yaml").write_text(yaml, "utf-8")
-    (folder / "tools").mkdir()
-    (folder / "tools" / "post.py").write_text(TOOLS, "utf-8")
-    monkeypatch.chdir(folder)
-    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_MODEL", "ORI_LOG", "FORCE_COLOR"):
-        monkeypatch.delenv(name, raising=False)
-    return folder
+    return enter_project(tmp_path / "项目", monkeypatch, SCENARIOS, TOOLS)
 
 
 @pytest.fixture
-def ori(project: Path, capsys: pytest.CaptureFixture[str]) -> Any:
-    def run(*argv: str) -> tuple[int, str, str]:
-        status = cli.main(argv)
-        return status, *capsys.readouterr()
-
-    return run
+def ori(project: Path, capsys: pytest.CaptureFixture[str]) -> Ori:
+    return command(capsys)
 
 
 def sent(project: Path) -> list[str]:
@@ -96,7 +80,7 @@ def spawn(*argv: str, **options: Any) -> subprocess.Popen[str]:
     return subprocess.Popen(command, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}, **options)
 
 
-def parked(ori: Any) -> str:
+def parked(ori: Ori) -> str:
     """Run the scenario until it waits, and return the run."""
     status, out, err = ori("run", "post", "--json")
     assert status == 3
@@ -114,7 +98,7 @@ def resume(project: Path, run: str) -> str:
     return asyncio.run(go_on())
 
 
-def test_a_call_waits_in_the_inbox_with_the_commands_that_answer(project: Path, ori: Any) -> None:
+def test_a_call_waits_in_the_inbox_with_the_commands_that_answer(project: Path, ori: Ori) -> None:
     run = parked(ori)
     _, out, _ = ori("inbox")
     assert 'deliver {"to":"ann"}' in out
@@ -135,7 +119,7 @@ def test_a_call_waits_in_the_inbox_with_the_commands_that_answer(project: Path, 
     ids=["approve", "edit", "deny"],
 )
 def test_the_run_goes_on_when_somebody_has_said_a_word(
-    project: Path, ori: Any, word: list[str], delivered: list[str]
+    project: Path, ori: Ori, word: list[str], delivered: list[str]
 ) -> None:
     run = parked(ori)
     command, *rest = word
@@ -147,7 +131,7 @@ def test_the_run_goes_on_when_somebody_has_said_a_word(
     assert sent(project) == delivered
 
 
-def test_the_second_word_does_not_count_and_says_so(project: Path, ori: Any) -> None:
+def test_the_second_word_does_not_count_and_says_so(project: Path, ori: Ori) -> None:
     run = parked(ori)
     assert ori("deny", run, "tool.0", "--why", "no")[0] == 0
     status, _, err = ori("approve", run, "tool.0")
@@ -157,7 +141,7 @@ def test_the_second_word_does_not_count_and_says_so(project: Path, ori: Any) -> 
     assert sent(project) == []
 
 
-def test_words_from_two_processes_at_once_make_one_call(project: Path, ori: Any) -> None:
+def test_words_from_two_processes_at_once_make_one_call(project: Path, ori: Ori) -> None:
     run = parked(ori)
     both = [spawn("approve", run, "tool.0", "--edit", json.dumps({"to": who})) for who in ("ann", "bob")]
     assert sorted(process.wait() for process in both) == [0, 1]
@@ -177,7 +161,7 @@ def test_words_from_two_processes_at_once_make_one_call(project: Path, ori: Any)
     ],
     ids=["call", "json", "object", "schema", "kind", "cancel"],
 )
-def test_a_wrong_word_is_refused_and_the_call_waits_on(project: Path, ori: Any, argv: list[str], fault: str) -> None:
+def test_a_wrong_word_is_refused_and_the_call_waits_on(project: Path, ori: Ori, argv: list[str], fault: str) -> None:
     run = parked(ori)
     status, _, err = ori(*(run if word == "RUN" else word for word in argv))
     assert status == 2
@@ -198,7 +182,7 @@ async def test_a_live_run_notices_a_word_of_another_process(project: Path) -> No
     assert (result.status, sent(project)) == ("done", ["ann"])
 
 
-def test_a_run_is_cancelled_from_another_process_and_can_be_resumed(project: Path, ori: Any) -> None:
+def test_a_run_is_cancelled_from_another_process_and_can_be_resumed(project: Path, ori: Ori) -> None:
     process = spawn("run", "blocked", "--json", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stderr and process.stdout
     while "blocking" not in process.stderr.readline():
@@ -238,7 +222,7 @@ def test_who_sits_at_the_terminal_is_asked_there(project: Path) -> None:
     assert "delivered to ann" in shown
 
 
-def test_ctrl_c_at_a_question_stops_the_run(project: Path, ori: Any) -> None:
+def test_ctrl_c_at_a_question_stops_the_run(project: Path, ori: Ori) -> None:
     screen, terminal = pty.openpty()
     process = spawn("run", "post", stdin=terminal, stdout=terminal, stderr=terminal)
     os.close(terminal)

@@ -2,7 +2,6 @@ import asyncio
 import json
 import subprocess
 import sys
-import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from decimal import Decimal
@@ -20,6 +19,7 @@ from orchestrator.models.server import Timeouts
 from orchestrator.models.tokens import Price
 from orchestrator.models.wire import encode
 from orchestrator.testing import Answer, ScriptedServer, call, cut, drop, empty, fault, hang, html, text
+from tests.engine import served
 
 QUIRKS = [
     json.loads(line)
@@ -357,28 +357,14 @@ async def test_closed_connections_open_again() -> None:
 
 
 def test_one_model_works_in_one_event_loop_after_another() -> None:
-    ready, done = threading.Event(), threading.Event()
-    server = ScriptedServer([text("one"), text("two")])
-
-    async def serve() -> None:
-        async with server:
-            ready.set()
-            await asyncio.to_thread(done.wait)
-
     async def ask(model: OpenAIModel) -> str:
         reply = await model.generate(request())
         await model.aclose()
         return reply.content
 
-    thread = threading.Thread(target=lambda: asyncio.run(serve()))
-    thread.start()
-    try:
-        ready.wait()
+    with served([text("one"), text("two")]) as server:
         model = OpenAIModel("m", base_url=server.base_url, api_key=KEY)
         assert [asyncio.run(ask(model)) for _ in range(2)] == ["one", "two"]
-    finally:
-        done.set()
-        thread.join()
 
 
 def test_the_client_library_loads_at_the_first_call_only() -> None:

@@ -1,9 +1,7 @@
 """What a run makes of an endpoint that is down, and how runs share what is scarce."""
 
 import asyncio
-import threading
-from collections.abc import Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +12,9 @@ from orchestrator.events import BreakerChanged, SubtaskStarted, Warned
 from orchestrator.models.endpoint import Endpoint
 from orchestrator.models.openai import OpenAIModel
 from orchestrator.settings import ModelSettings
-from orchestrator.testing import Answer, Replies, ScriptedServer, drop, fault, hang, route, text
+from orchestrator.testing import Answer, ScriptedServer, drop, fault, hang, route, text
 from tests.clock import Clock
-from tests.engine import ORI, WORKER, delegate, logged, subtask
+from tests.engine import ORI, WORKER, delegate, logged, served, subtask
 
 DOWN = fault(503)
 
@@ -151,26 +149,6 @@ async def test_a_program_runs_as_many_at_a_time_as_it_likes() -> None:
 
 
 # one event loop after another
-
-
-@contextmanager
-def served(replies: Replies) -> Iterator[ScriptedServer]:
-    """Run a server in an event loop and a thread of its own."""
-    server, ready, done = ScriptedServer(replies), threading.Event(), threading.Event()
-
-    async def serve() -> None:
-        async with server:
-            ready.set()
-            await asyncio.to_thread(done.wait)
-
-    thread = threading.Thread(target=lambda: asyncio.run(serve()))
-    thread.start()
-    try:
-        ready.wait()
-        yield server
-    finally:
-        done.set()
-        thread.join()
 
 
 def test_an_orchestrator_solves_in_one_event_loop_after_another_with_every_limit_set() -> None:

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from orchestrator.events import Event, RunStarted, Warned
 from orchestrator.journal.log import RunLog
 from orchestrator.journal.sqlite import SqliteJournal
-from orchestrator.serve import cli
 from orchestrator.serve.history import follow
+from tests.command import HEADER, Ori, command, enter_project
 
 ROOT = Path(__file__).parent.parent
 TOOLS = '''
@@ -77,45 +75,17 @@ time.sleep(2)
 STARTED = RunStarted(
     goal="g", root="ori", params={}, inputs=(), workspace="/w", limits={}, roles={}, tools={}, models={}
 )
-HEADER = '{"recording": 1, "scenario": "x", "model": "hand", "scripted": true}\n'
 LINES = "".join(f'{{"key": "ori:{turn}:model", "reply": {{"content": "answer {turn}"}}}}\n' for turn in (1, 2))
 
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name, text in SCENARIOS.items():
-        (tmp_path / "scenarios" / "recordings").mkdir(parents=True, exist_ok=True)
-        (tmp_path / "scenarios" / f"{name}.yaml").write_text(text, "utf-8")
-    (tmp_path / "scenarios/recordings/empty.jsonl").write_text(HEADER, "utf-8")
-    (tmp_path / "scenarios/recordings/picking.jsonl").write_text(HEADER + LINES, "utf-8")
-    (tmp_path / "ori.yaml").touch()
-    (tmp_path / "tools").mkdir()
-    (tmp_path / "tools" / "odd.py").write_text(TOOLS, "utf-8")
-    monkeypatch.chdir(tmp_path)
-    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_MODEL", "ORI_LOG"):
-        monkeypatch.delenv(name, raising=False)
-    return tmp_path
-
-
-class Said:
-    def __init__(self, status: int, out: str, err: str) -> None:
-        self.status, self.out, self.err = status, out, err
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-Ori = Callable[..., Said]
+    return enter_project(tmp_path / "project", monkeypatch, SCENARIOS, TOOLS, {"picking": HEADER + LINES})
 
 
 @pytest.fixture
 def ori(project: Path, capfd: pytest.CaptureFixture[str]) -> Ori:
-    def run(*argv: str) -> Said:
-        status = cli.main(argv)
-        return Said(status, *capfd.readouterr())
-
-    return run
+    return command(capfd)
 
 
 def begin(*argv: str, until: str = "halted") -> subprocess.Popen[str]:

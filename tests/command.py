@@ -1,0 +1,71 @@
+"""What the tests of the command share: a project to run it in, and what it said."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from orchestrator.serve import cli
+
+HEADER = '{"recording": 1, "scenario": "x", "model": "hand", "scripted": true}\n'
+"""The first line of a recording."""
+
+
+class Said(NamedTuple):
+    """What one command said."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+Ori = Callable[..., Said]
+
+
+def command(capture: pytest.CaptureFixture[str]) -> Ori:
+    """Return what runs the command in this process: `ori("runs", "--json").json`."""
+
+    def ori(*argv: str) -> Said:
+        status = cli.main(argv)
+        return Said(status, *capture.readouterr())
+
+    return ori
+
+
+def enter_project(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    scenarios: Mapping[str, str],
+    tools: str,
+    recordings: Mapping[str, str] | None = None,
+) -> Path:
+    """Make a project of scenarios that need no model, and go into it.
+
+    Args:
+        folder: Where it lies.
+        monkeypatch: Takes the current directory and the environment back.
+        scenarios: By name, each as YAML.
+        tools: A tool file.
+        recordings: By name; `empty` is there already.
+    """
+    (folder / "scenarios" / "recordings").mkdir(parents=True)
+    (folder / "tools").mkdir()
+    (folder / "ori.yaml").touch()
+    for name, yaml in scenarios.items():
+        (folder / "scenarios" / f"{name}.yaml").write_text(yaml, "utf-8")
+    for name, lines in {"empty": HEADER, **(recordings or {})}.items():
+        (folder / "scenarios/recordings" / f"{name}.jsonl").write_text(lines, "utf-8")
+    (folder / "tools" / "own.py").write_text(tools, "utf-8")
+    monkeypatch.chdir(folder)
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_MODEL", "ORI_LOG", "FORCE_COLOR"):
+        monkeypatch.setenv(name, "")  # so that what .env sets is taken back, too
+        monkeypatch.delenv(name)
+    return folder
