@@ -167,3 +167,29 @@ async def test_a_run_that_was_recorded_replays_and_its_file_names_no_place_of_th
     assert (await model.generate(asked("ori/a:3:model", "one /workspace/a\n\ntwo"))).content == "end"
     with pytest.raises(ReplayMiss, match="one /workspace/b"):
         await model.generate(asked("ori/a:3:model", "one /workspace/b\n\ntwo"))
+
+
+@pytest.mark.parametrize(
+    ("asked", "answered"),
+    [
+        ("a:8:summary.1", "second of 8"),
+        ("a:6:summary.0", "first of 8"),
+        ("a:13:summary.0", "first of 12"),
+        ("a:13:summary.1", "second of 8"),
+        ("a:6:summary.2", "first of 8"),
+        ("a:6:rank.0", None),
+        ("a:6:model", None),
+        ("b:8:summary.0", None),
+    ],
+)
+async def test_a_summary_is_found_where_other_tools_move_its_turn(
+    asked: str, answered: str | None, tmp_path: Path
+) -> None:
+    keys = {"a:8:summary.0": "first of 8", "a:8:summary.1": "second of 8", "a:12:summary.0": "first of 12"}
+    lines = [line(key, {"content": content}) for key, content in {**keys, "a:8:model": "turn"}.items()]
+    model = ReplayModel(Recording.load(written(tmp_path, *lines)))
+    if answered is None:
+        with pytest.raises(ReplayMiss, match="no reply"):
+            await model.generate(Request(asked, ()))
+    else:
+        assert (await model.generate(Request(asked, ()))).content == answered

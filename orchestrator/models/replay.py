@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -20,6 +21,8 @@ SCRIPTED = "scripted"
 """Who said the replies of a recording that was written by hand."""
 SHOWN = 2000
 """Characters of an observation that a recording keeps, to show what differs; the hash covers all of it."""
+_OWN = re.compile(r"(.*):(\d+):(summary|rank)\.(\d+)")
+"""Path, turn, kind and number of a question of the engine's own."""
 _AROUND = 60
 """Characters shown before and after the first difference."""
 
@@ -261,13 +264,13 @@ class ReplayModel:
         """Answer with the recorded reply.
 
         Args:
-            request: Found by its key; its `observed` must be what was observed then.
+            request: Found by its key (a summary by the nearest turn); its `observed` must be what was observed then.
             on_delta: Called once, with the whole text.
 
         Raises:
             ReplayMiss: The recording has no reply, or the conversation went another way.
         """
-        line = self.recording.lines.get(request.key)
+        line = self.recording.lines.get(request.key) or self._nearest(request.key)
         if line is None:
             hint = nearest(request.key, self.recording.lines)
             raise self.recording.miss(f"it has no reply for {request.key!r}{hint}")
@@ -280,6 +283,23 @@ class ReplayModel:
 
     async def aclose(self) -> None:
         """Do nothing: a recording holds no connections."""
+
+    def _nearest(self, key: str) -> Line | None:
+        """Return the reply to the engine's own question of this kind that was asked nearest to this turn.
+
+        After which turn a loop is compacted depends on what its tools weigh, and which of them this machine has.
+        """
+        asked = _OWN.fullmatch(key)
+        if asked is None:
+            return None
+        path, turn, kind, number = asked.groups()
+        known = ((_OWN.fullmatch(other), line) for other, line in self.recording.lines.items())
+        alike = [
+            (it[4] != number, abs(int(it[2]) - int(turn)), line)
+            for it, line in known
+            if it and it[1] == path and it[3] == kind
+        ]
+        return min(alike, key=lambda one: one[:2])[2] if alike else None
 
 
 def _difference(recorded: str, observed: str, what: str = "observed") -> str:
