@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from orchestrator.catalog import Catalog
+from orchestrator.errors import ConfigError
 from orchestrator.eventloops import PerLoop
 from orchestrator.events import RunStarted
 from orchestrator.journal import Journal
@@ -85,8 +86,14 @@ class Order:
 
     @classmethod
     def of(cls, started: RunStarted) -> Order:
-        """Return the order that an event says a run began with."""
+        """Return the order that an event says a run began with.
+
+        Raises:
+            ConfigError: The event is of a version that did not record it.
+        """
         rest = started.order
+        if not rest:
+            raise ConfigError(f"run {started.run} was written by an older version of ori; it can be shown, not resumed")
         file = rest["recording"]
         return cls(
             goal=started.goal,
