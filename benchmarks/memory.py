@@ -15,6 +15,7 @@ import tarfile
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from itertools import islice, product
 from pathlib import Path
 
@@ -61,7 +62,7 @@ async def measure(texts: list[str]) -> int:
     with tempfile.TemporaryDirectory() as folder:
         store = SqliteMemory(Path(folder) / "memory.db")
         await store.all()  # makes the tables
-        with sqlite3.connect(store.path) as db:
+        with closing(sqlite3.connect(store.path)) as db, db:
             for text in [*texts, *(fact for fact, _ in facts)]:
                 insert(db, Memory(text=text, owner=OWNER))
         corpus = [set(terms(text)) for text in texts]

@@ -223,9 +223,13 @@ class Plan:
         return length
 
     def spoiled(self) -> list[Outcome]:
-        """Return the outcomes that keep the run from being a success: not done, not replaced, not tolerated."""
+        """Return the outcomes that keep the run from being a success: not done, not replaced, not tolerated.
+
+        They come in plan order: which of two siblings ended first must not decide how the run is said to have ended.
+        """
+        ended = [(subtask, self.outcomes[id]) for id, subtask in self.subtasks.items() if id in self.outcomes]
         return [
             outcome
-            for id, outcome in self.outcomes.items()
-            if outcome.status != "done" and id not in self.replaced and not self.subtasks[id].tolerated
+            for subtask, outcome in ended
+            if outcome.status != "done" and subtask.id not in self.replaced and not subtask.tolerated
         ]

@@ -86,7 +86,7 @@ async def test_a_user_sees_only_what_is_theirs(store: SqliteMemory) -> None:
 
 async def test_what_others_said_hides_nothing_of_a_user(store: SqliteMemory) -> None:
     await store.all()  # makes the tables
-    with sqlite3.connect(store.path) as db:
+    with closing(sqlite3.connect(store.path)) as db, db:
         for number in range(_READ_AT_MOST + 1):
             insert(db, Memory(text=f"wants tables, says {number}", owner=Owner(user=f"u{number}")))
         insert(db, Memory(text="sells quarterly zebras", owner=TOM))

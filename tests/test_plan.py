@@ -422,3 +422,12 @@ def test_a_fallback_says_the_same_after_it_was_stored(fallback: dict[str, Any]) 
     planned = Subtask.model_validate({"id": "a", "role": "worker", "goal": "x", "on_failure": fallback})
     stored = Subtask.model_validate(planned.model_dump(mode="json"))
     assert stored.model_dump()["on_failure"] == planned.model_dump()["on_failure"] == fallback
+
+
+def test_how_a_plan_failed_does_not_hang_on_which_sibling_ended_first() -> None:
+    """R73: a resumed run, in which they end in another order, ends in the same way."""
+    plan = Plan()
+    plan.add([Subtask(id=id, role="reader", goal=id) for id in "ab"])
+    for id in "ba":
+        plan.outcomes[id] = ended(id, "failed", f"no {id}")
+    assert [outcome.id for outcome in plan.spoiled()] == ["a", "b"]
