@@ -531,13 +531,13 @@ asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))
 def test_many_processes_share_one_database(path: Path) -> None:
     """B47: two processes on one file: no failure, nothing lost."""
     workers = [
-        subprocess.Popen([sys.executable, "-c", _WORKER, path, f"r{i}", "10"], stderr=subprocess.PIPE) for i in range(3)
+        subprocess.Popen([sys.executable, "-c", _WORKER, path, f"r{i}", "40"], stderr=subprocess.PIPE) for i in range(4)
     ]
     for worker in workers:
         _, errors = worker.communicate(timeout=50)
         assert worker.returncode == 0, errors.decode()
     assert query(path, "SELECT run, count(*), max(seq) FROM event GROUP BY run") == [
-        (f"r{i}", 20, 20) for i in range(3)
+        (f"r{i}", 80, 80) for i in range(4)
     ]
 
 
