@@ -19,7 +19,6 @@ from orchestrator.events import (
     LoopClosing,
     MessageAppended,
     ModelCalled,
-    ModelFailed,
     ModelReplied,
     PlanAdded,
     PlanRejected,
@@ -105,8 +104,6 @@ class Past:
     """When each subtask began, in seconds since the epoch."""
     reviews: dict[str, list[ReviewDone]] = field(default_factory=dict)
     """By the path of the loop that was reviewed."""
-    called: dict[str, ModelCalled] = field(default_factory=dict)
-    """Model calls without an answer, by key."""
     intents: dict[str, ToolStarted] = field(default_factory=dict)
     """Tool calls without an observation, by key."""
     returned: dict[str, Returned] = field(default_factory=dict)
@@ -127,6 +124,8 @@ class Past:
     """Number of the last event."""
     at: float = 0.0
     """When it happened."""
+    _asked: dict[str, str] = field(default_factory=dict)
+    """Hash of the prompt by key of each model call."""
     _stretches: list[tuple[float, float]] = field(default_factory=list)
     """When somebody worked on the run, from and to."""
 
@@ -167,7 +166,8 @@ class Past:
         """Take the next event in."""
         if not self._stretches or isinstance(event, RunResumed):
             self._stretches.append((event.at, event.at))
-        self._stretches[-1] = (self._stretches[-1][0], event.at)
+        if not isinstance(event, ChangesUndone):  # which may come days later, when nobody works on the run
+            self._stretches[-1] = (self._stretches[-1][0], event.at)
         self.seq, self.at = event.seq, event.at
         match event:
             case RunStarted():
@@ -178,7 +178,9 @@ class Past:
                 self._resume(event)
             case MessageAppended() | LoopClosing() | Compacted():
                 self._say(event)
-            case ModelCalled() | ModelReplied() | ModelFailed():
+            case ModelCalled(key=key, hash=hash):
+                self._asked[key] = hash
+            case ModelReplied():
                 self._model(event)
             case ToolStarted() | ToolReturned():
                 self._tool(event)
@@ -232,18 +234,12 @@ class Past:
         if message.role == "data" and (plan := self.plans.get(event.path)):
             plan.open, plan.reopened = None, ()  # the outcomes of a ready-made plan are given as data
 
-    def _model(self, event: ModelCalled | ModelReplied | ModelFailed) -> None:
-        if isinstance(event, ModelCalled):
-            self.called[event.key] = event
-            return
-        called = self.called.pop(event.key, None)
-        if isinstance(event, ModelFailed):
-            return
+    def _model(self, event: ModelReplied) -> None:
         self.replies += 1
         self.usage[event.path] = self.usage.get(event.path, Usage()) + event.usage
         _, number, kind = event.key.rsplit(":", 2)
         if kind != "model":
-            self.said[event.key, called.hash if called else ""] = event.content
+            self.said[event.key, self._asked.get(event.key, "")] = event.content
         else:
             loop = self._loop(event)
             reply = Reply(finish_reason=event.finish_reason, usage=event.usage, model=event.model)
@@ -264,7 +260,6 @@ class Past:
 
     def _resume(self, event: RunResumed) -> None:
         self.ended, self.message = None, event.message
-        self.called.clear()
         self.frozen = event if event.roles else self.frozen
         if event.message and self.started and (plan := self.plans.get(self.started.root)):
             plan.open = None  # whatever was going on, the user wants something else
@@ -295,8 +290,7 @@ class Past:
                 plan = self.plans[path.rpartition("/")[0]].plan
                 plan.outcomes[outcome.id] = outcome
                 plan.started.add(outcome.id)
-                for calls in (self.called, self.intents):  # it was stopped while they ran
-                    for key in [key for key in calls if key.startswith((f"{path}:", f"{path}/", f"{path}~"))]:
-                        del calls[key]
+                for key in [key for key in self.intents if key.startswith((f"{path}:", f"{path}/", f"{path}~"))]:
+                    del self.intents[key]  # it was stopped while they ran
             case ReviewDone():
                 self.reviews.setdefault(event.path, []).append(event)

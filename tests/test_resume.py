@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from pydantic import SecretStr
 
 from orchestrator import Limits, Orchestrator, Role, RunResult, ToolContext, tool
 from orchestrator.errors import ConfigError, ToolError
-from orchestrator.events import ArtifactStored, Event, ModelReplied, RunResumed, ToolReturned
+from orchestrator.events import ArtifactStored, ChangesUndone, Event, ModelReplied, RunResumed, ToolReturned
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.messages import Message
 from orchestrator.past import Past
@@ -366,3 +367,11 @@ class TestUndo:
             events = await made.journal.events(result.run_id)
             [event] = [event for event in events if isinstance(event, RunResumed)]
             assert event.changed == ()
+
+    async def test_an_undo_on_another_day_takes_none_of_the_runs_time(self) -> None:
+        async with ScriptedServer(by_turn(self.script())) as server:
+            made, result = await self.written(server)
+            await made.undo(result.run_id)
+            *events, last = await made.journal.events(result.run_id)
+            assert isinstance(last, ChangesUndone)
+            assert Past.of([*events, replace(last, at=last.at + 86_400)]).active() < 600
