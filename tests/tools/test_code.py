@@ -250,7 +250,7 @@ class TestHostilePrograms:
         assert (await hasty.processes()).count("python") == 0
 
     async def test_a_fork_bomb_whose_first_process_ends(self, hasty: Coder) -> None:
-        assert "exit code 1" in await hasty.fails(":(){ :|:& };:; exit 1", "bash")
+        await hasty.fails(":(){ :|:& };:; exit 1", "bash")  # or it waits for room to fork until its time is up
         await self.still_works(hasty)
 
     async def test_two_gigabytes_of_memory(self, coder: Coder) -> None:
