@@ -402,22 +402,28 @@ class TestAResultThatAReviewerDoesNotLetPass:
         assert done.failure and done.failure.message == "ann did not accept it: still too short"
 
 
+def stuck_at_first(post: Post, begun: asyncio.Event, **options: Any) -> Tool:
+    """Return a tool whose first call takes effect and never returns."""
+
+    @tool(**options)
+    async def send(to: str) -> str:
+        """Send. Use it to send. Returns that it was sent."""
+        post.sent.append(to)
+        if len(post.sent) == 1:
+            begun.set()
+            await asyncio.Event().wait()
+        return "sent"
+
+    return send
+
+
 class TestACallThatWasInterrupted:
     """Killed between its effect and its record, a call that must not be repeated is in doubt."""
 
     async def interrupted(self, server: ScriptedServer, post: Post, tmp_path: Path, **options: Any) -> Any:
         """Leave a run while its call is being made; return the orchestrator and the run."""
         begun = asyncio.Event()
-
-        @tool(**options)
-        async def send(to: str) -> str:
-            """Send. Use it to send. Returns that it was sent."""
-            post.sent.append(to)
-            if len(post.sent) == 1:
-                begun.set()
-                await asyncio.Event().wait()
-            return "sent"
-
+        send = stuck_at_first(post, begun, **options)
         made = orchestrator(server, [clerk(send)], [send], journal=database(tmp_path))
         async with started(made) as handle:
             await begun.wait()
@@ -460,16 +466,7 @@ class TestACallThatWasInterrupted:
 
     async def interrupted_after_a_yes(self, server: ScriptedServer, post: Post, tmp_path: Path) -> Any:
         begun = asyncio.Event()
-
-        @tool(approval=True)
-        async def send(to: str) -> str:
-            """Send. Use it to send. Returns that it was sent."""
-            post.sent.append(to)
-            if len(post.sent) == 1:
-                begun.set()
-                await asyncio.Event().wait()
-            return "sent"
-
+        send = stuck_at_first(post, begun, approval=True)
         made = orchestrator(server, [clerk(send)], [send], journal=database(tmp_path))
         result = await made.run_role("clerk", "send it")
         await give_word(made.journal, result.run_id, "tool.0", "approve", "ann", arguments={"to": "bob"})
