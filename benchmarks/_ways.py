@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 
 from orchestrator import Limits, Orchestrator, Role, ToolContext, tool
+from orchestrator.journal.memory import MemoryJournal
 from orchestrator.messages import Json
 from orchestrator.plan import Subtask
 from orchestrator.settings import ModelSettings
@@ -53,7 +54,7 @@ async def step(number: int, ctx: ToolContext) -> str:
 class Engine:
     """What is measured."""
 
-    def __init__(self, root: str, folder: Path, work: Work, journal: str = "memory") -> None:
+    def __init__(self, root: str, folder: Path, work: Work, journal: str | None = None) -> None:
         self._root, self._folder, self._work, self._journal = root, folder, work, journal
         self._made: dict[str, Orchestrator] = {}
         self._stack = AsyncExitStack()
@@ -67,7 +68,7 @@ class Engine:
                 roles=[WORKER, WAITER],
                 tools=[step],
                 limits=LIMITS,
-                journal=self._journal,
+                journal=self._journal or MemoryJournal(keep=1),  # else the collector walks earlier rounds
                 deps=self._work,
             )
             self._made[path] = await self._stack.enter_async_context(orchestrator)

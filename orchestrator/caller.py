@@ -25,11 +25,11 @@ class Weight:
     system: Counts = NOTHING
     history: Counts = NOTHING
     tools: Counts = NOTHING
+    whole: Counts = field(init=False)
+    """All of it."""
 
-    @property
-    def whole(self) -> Counts:
-        """All of it."""
-        return together(self.system, self.history, self.tools)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "whole", together(self.system, self.history, self.tools))
 
 
 @dataclass(slots=True)
@@ -88,8 +88,9 @@ class Caller:
         output = request.max_output or self.output
         prompt = self.meter.tokens(weight.whole)
         async with self.context.ledger.call(self.path, self.model, prompt, output, moment) as call:
-            most = call.max_output or request.max_output
-            reply = await self._recorded(replace(request, max_output=most), weight, hash)
+            if call.max_output:
+                request = replace(request, max_output=call.max_output)
+            reply = await self._recorded(request, weight, hash)
             call.usage = reply.usage
         return reply
 

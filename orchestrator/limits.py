@@ -186,7 +186,7 @@ class Budget:
                 amounts.append(amount)
         if any(amount.held and amount.held + output * amount.each > amount.free for amount in amounts):
             return None
-        granted = replace(need, output=output)
+        granted = need if output == need.output else replace(need, output=output)
         for budget in self._chain():
             budget.begun += 1
             budget._hold(granted, 1)
@@ -206,7 +206,8 @@ class Budget:
             output = min(output, int(self.tokens * SPARE_SHARE))
         if self.cost is not None and need.write_cost:
             output = min(output, int(self.cost * Decimal(SPARE_SHARE) / need.write_cost))
-        self.aside = replace(need, output=max(output, min(LEAST_OUTPUT, need.output)))
+        output = max(output, min(LEAST_OUTPUT, need.output))
+        self.aside = need if output == need.output else replace(need, output=output)
 
     def expect(self, tokens: int) -> None:
         """Keep more for the last call: so many tokens will be in its prompt."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from functools import reduce
 from math import ceil
 from operator import add, mul
 from string import ascii_letters, digits, punctuation
@@ -54,10 +55,7 @@ def count(text: str | bytes, *, messages: int = 0, images: int = 0) -> Counts:
 
 def together(*counts: Counts) -> Counts:
     """Add counts up."""
-    total = NOTHING
-    for one in counts:
-        total = tuple(map(add, total, one))
-    return total
+    return reduce(lambda total, one: tuple(map(add, total, one)), counts) if counts else NOTHING
 
 
 class Meter:
