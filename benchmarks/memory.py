@@ -21,7 +21,7 @@ from pathlib import Path
 
 from orchestrator.memory import Memory, Owner
 from orchestrator.memory.sqlite import SqliteMemory, insert
-from orchestrator.relevance import terms
+from orchestrator.text.relevance import terms
 
 SIZE = 100_000
 OWNER = Owner(user="mira")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from orchestrator.errors import ToolError
 from orchestrator.fitting import Fault, Fitter, Place, Schema, quote
-from orchestrator.jsonable import well_formed
+from orchestrator.text.jsonable import well_formed
 
 if TYPE_CHECKING:
     from orchestrator.messages import Json

@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from orchestrator.messages import ToolSpec
-from orchestrator.relevance import Bm25
+from orchestrator.text.relevance import Bm25
 from orchestrator.tool import Tool, ToolContext, ToolResult
 
 MANY = 20

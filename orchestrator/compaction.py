@@ -15,10 +15,10 @@ from orchestrator.errors import ModelError, OutOfBudget
 from orchestrator.events import Compacted, Warned
 from orchestrator.messages import Message, Request, ToolCall
 from orchestrator.models.tokens import count, portion
-from orchestrator.outputs import OUTPUT_PREFIX
-from orchestrator.relevance import Bm25, gist, read_scores
 from orchestrator.role import Fitting
+from orchestrator.text.relevance import Bm25, gist, read_scores
 from orchestrator.toolbox import Toolbox, cut_text, fence
+from orchestrator.workspace.outputs import OUTPUT_PREFIX
 
 GIST = 600
 """Characters that an old result keeps: its beginning, and what has figures in it."""

@@ -21,17 +21,17 @@ from orchestrator.past import Past
 from orchestrator.people import People
 from orchestrator.plan import FormattedGoal
 from orchestrator.profile import Profile
-from orchestrator.redact import redact_json
 from orchestrator.resources import Resources
 from orchestrator.role import Role
 from orchestrator.sandbox.guard import AddressGuard
 from orchestrator.schedule import Slots
 from orchestrator.shift import Shift
+from orchestrator.text.redact import redact_json
 from orchestrator.threads import ThreadPool
 from orchestrator.tool import Scope, Tool
 
 if TYPE_CHECKING:
-    from orchestrator.catalog import Catalog
+    from orchestrator.content.catalog import Catalog
     from orchestrator.conversation import Conversation
     from orchestrator.journal.log import RunLog
     from orchestrator.workspace import Workspace

@@ -11,10 +11,10 @@ from typing import Any
 import orjson
 
 from orchestrator.events import Compacted
-from orchestrator.jsonable import well_formed
 from orchestrator.messages import Message, ToolCall
 from orchestrator.models.tokens import NOTHING, Counts, count, together
 from orchestrator.models.wire import encode, wire_arguments
+from orchestrator.text.jsonable import well_formed
 
 
 def counts_of(message: Message) -> Counts:

@@ -10,6 +10,7 @@ from typing import Any
 
 import orjson
 
+from orchestrator.content.scenario import Template
 from orchestrator.context import RunContext
 from orchestrator.errors import ConfigError, LoopStopped, nearest
 from orchestrator.events import PlanAdded, PlanProposed, PlanRejected, SubtaskEnded
@@ -18,13 +19,12 @@ from orchestrator.messages import Json
 from orchestrator.models.tokens import estimate_tokens, portion
 from orchestrator.plan import Delegate, Plan, Subtask
 from orchestrator.proposal import Addition, PlanFaults, Rules, check_plan
-from orchestrator.relevance import content_words, gist
 from orchestrator.results import Outcome
-from orchestrator.scenario import Template
 from orchestrator.schedule import Ticket
 from orchestrator.schedule import run as run_plan
 from orchestrator.schema import wrong_schema
 from orchestrator.shift import Shift
+from orchestrator.text.relevance import content_words, gist
 from orchestrator.tool import Tool, ToolContext, ToolResult
 
 NAME = "delegate"

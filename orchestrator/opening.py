@@ -19,11 +19,11 @@ from orchestrator.gate import Gate
 from orchestrator.limits import Limits
 from orchestrator.loop import AgentLoop
 from orchestrator.messages import Message, ToolCall
-from orchestrator.placeholders import fill
 from orchestrator.role import Role
 from orchestrator.schedule import Ticket
 from orchestrator.schema import RESULT_TOOL, result_schema, result_tool
 from orchestrator.selection import hidden_tools
+from orchestrator.text.placeholders import fill
 from orchestrator.tool import Tool
 from orchestrator.toolbox import Toolbox
 from orchestrator.workspace import LoopWorkspace

@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from orchestrator.catalog import Catalog
+from orchestrator.content.catalog import Catalog
 from orchestrator.errors import ConfigError
 from orchestrator.eventloops import PerLoop
 from orchestrator.events import RunStarted

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from orchestrator.content.served import served
 from orchestrator.context import RunContext, Variables
 from orchestrator.delegate import NAME as DELEGATE
 from orchestrator.errors import ConfigError
@@ -32,7 +33,6 @@ from orchestrator.resources import Resources
 from orchestrator.role import Role
 from orchestrator.schedule import Slots
 from orchestrator.schema import wrong_schema
-from orchestrator.served import served
 from orchestrator.shift import Shift
 from orchestrator.workspace import Workspace
 

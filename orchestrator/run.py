@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import BaseModel
 
-from orchestrator.catalog import Catalog
 from orchestrator.connections import Connections
+from orchestrator.content.catalog import Catalog
 from orchestrator.eventloops import PerLoop
 from orchestrator.handle import RunHandle
 from orchestrator.journal import Journal, open_journal
@@ -33,18 +33,18 @@ from orchestrator.models import Model
 from orchestrator.order import House, Order, Resumption
 from orchestrator.people import Approve
 from orchestrator.plan import Delegate, Subtask
-from orchestrator.redact import Redactor
 from orchestrator.resources import Resources
 from orchestrator.results import RunResult
 from orchestrator.role import Role
 from orchestrator.sandbox.guard import AddressGuard
 from orchestrator.settings import ModelSettings, Settings, load_settings
+from orchestrator.text.redact import Redactor
 from orchestrator.threads import ThreadPool
 from orchestrator.tool import Tool
 
 if TYPE_CHECKING:
+    from orchestrator.content.scenario import Scenario
     from orchestrator.events import ChangesUndone
-    from orchestrator.scenario import Scenario
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from orchestrator.conversation import counts_of
 from orchestrator.errors import ModelError, OutOfBudget
 from orchestrator.events import Warned
 from orchestrator.messages import Message, Request, ToolSpec
-from orchestrator.relevance import read_scores
+from orchestrator.text.relevance import read_scores
 from orchestrator.tool import Tool
 
 _SAID = 200

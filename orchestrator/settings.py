@@ -18,8 +18,8 @@ from orchestrator.limits import Limits
 from orchestrator.models.presets import PresetName, Structured
 from orchestrator.models.server import Timeouts
 from orchestrator.models.tokens import Price
-from orchestrator.placeholders import fill_tree, names, texts
 from orchestrator.role import NAME_PATTERN, Network
+from orchestrator.text.placeholders import fill_tree, names, texts
 from orchestrator.yaml import Document, Place, read
 
 M = TypeVar("M", bound=BaseModel)

@@ -21,12 +21,12 @@ from orchestrator.gate import Gate
 from orchestrator.loop import AgentLoop, Given
 from orchestrator.messages import Json, ToolCall
 from orchestrator.opening import Opening
-from orchestrator.placeholders import fill_tree, names, texts
 from orchestrator.plan import Fallback, Subtask
 from orchestrator.results import Outcome, StopReason
 from orchestrator.review import find_reviewer, is_unsure, judge, verdict_schema
 from orchestrator.role import Review, Role
 from orchestrator.schedule import Ticket
+from orchestrator.text.placeholders import fill_tree, names, texts
 from orchestrator.toolbox import Toolbox
 from orchestrator.undo import undo_below
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, overload
 
 from orchestrator.errors import ConfigError, nearest
-from orchestrator.jsonable import to_json, well_formed
 from orchestrator.memory import Recollection
 from orchestrator.resources import Resources
 from orchestrator.sandbox.guard import AddressGuard
+from orchestrator.text.jsonable import to_json, well_formed
 from orchestrator.threads import Reference, ThreadPool
 
 if TYPE_CHECKING:  # importing this module loads no pydantic: `import orchestrator` needs it

@@ -25,8 +25,8 @@ from orchestrator.messages import Json, Message, ToolCall, ToolSpec
 from orchestrator.models.replay import ToolLine
 from orchestrator.models.tokens import count
 from orchestrator.policy import destinations
-from orchestrator.redact import redact_json
 from orchestrator.resources import Resources
+from orchestrator.text.redact import redact_json
 from orchestrator.tool import RESERVED, Tool, ToolContext, ToolResult, to_result
 from orchestrator.workspace import LoopWorkspace
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from orchestrator.changes import FileChanges
 from orchestrator.context import within
 from orchestrator.errors import ConfigError, JournalError, nearest
 from orchestrator.events import ArtifactStored, ChangesUndone, Event, SubtaskStarted, ToolStarted
@@ -13,6 +12,7 @@ from orchestrator.journal import Journal
 from orchestrator.journal.log import RunLog
 from orchestrator.past import Past
 from orchestrator.workspace import Workspace
+from orchestrator.workspace.changes import FileChanges
 
 
 async def undo(journal: Journal, home: Path, run: str, subtask: str | None = None, *, force: bool) -> ChangesUndone:

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from orchestrator.content.toolfiles import load
 from orchestrator.errors import ToolError
 from orchestrator.resources import Resources
 from orchestrator.sandbox.chromium import BrowserSettings
 from orchestrator.sandbox.guard import AddressGuard
 from orchestrator.tool import ToolContext, ToolResult, to_result
-from orchestrator.toolfiles import load
 from orchestrator.workspace import Workspace
 from tests.sites import Handler, Site, page
 

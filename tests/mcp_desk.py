@@ -10,9 +10,9 @@ from typing import Any
 
 from orchestrator.binding import bind
 from orchestrator.mcp.servers import Servers
-from orchestrator.redact import Redactor
 from orchestrator.resources import Resources
 from orchestrator.settings import Settings
+from orchestrator.text.redact import Redactor
 from orchestrator.tool import Tool, ToolContext, ToolResult, to_result
 from orchestrator.workspace import Workspace
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from orchestrator import Orchestrator, ToolContext, tool
+from orchestrator.content.scenario import Scenario
 from orchestrator.errors import ConfigError, ToolError
 from orchestrator.sandbox.guard import AddressGuard, Target
-from orchestrator.scenario import Scenario
 from orchestrator.settings import ModelSettings, load_settings
 from orchestrator.testing import ScriptedServer, call, text
 from tests.loops import run

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.catalog import Catalog, shipped_root
+from orchestrator.content.catalog import Catalog, shipped_root
 from orchestrator.errors import ConfigError
 from orchestrator.role import Review, Role
 from orchestrator.tool import tool

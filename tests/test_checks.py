@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from orchestrator.checks import CheckResult, evaluate
+from orchestrator.content.checks import CheckResult, evaluate
+from orchestrator.content.scenario import Scenario
 from orchestrator.errors import ConfigError
 from orchestrator.events import ArtifactStored, Event, MessageAppended, ToolStarted
 from orchestrator.messages import Message, Usage
 from orchestrator.results import Outcome, RunResult
-from orchestrator.scenario import Scenario
 
 OUTCOME = Outcome(id="total", path="ori/total", role="analyst", status="failed", stop_reason="tool_failures")
 RESULT = RunResult(

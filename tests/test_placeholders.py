@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.errors import ConfigError
-from orchestrator.placeholders import fill, fill_tree, names
+from orchestrator.text.placeholders import fill, fill_tree, names
 
 
 def test_only_the_braced_form_is_a_variable() -> None:

@@ -7,7 +7,7 @@ import zlib
 import pytest
 from PIL import Image
 
-from orchestrator.png import read_png
+from orchestrator.content.png import read_png
 
 MODES = {"1": 1, "L": 200, "P": 3, "RGB": (10, 200, 30), "RGBA": (10, 200, 30, 77), "LA": (9, 255), "I;16": 40_000}
 

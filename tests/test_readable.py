@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.readable import readable
+from orchestrator.text.readable import readable
 
 PAGE = """\
 <!DOCTYPE html><html><head><title>销售 &amp; more</title><style>p {color: red}</style>

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.redact import Redactor
+from orchestrator.text.redact import Redactor
 
 SECRET = 'p@ss "word"/\\+密码'
 

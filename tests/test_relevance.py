@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.relevance import Bm25, content_words, terms
+from orchestrator.text.relevance import Bm25, content_words, terms
 
 
 def test_an_identifier_has_the_words_that_a_sentence_has() -> None:

@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.content.scenario import Scenario, parse_params
 from orchestrator.errors import ConfigError
 from orchestrator.limits import Limits
-from orchestrator.scenario import Scenario, parse_params
 
 QUARTERLY = """\
 goal: 写 ${quarter} ${region} 的报告

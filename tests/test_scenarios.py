@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator import Orchestrator
-from orchestrator.checks import evaluate
+from orchestrator.content.checks import evaluate
 from tests.parts import Part, require
 
 ROOT = Path(__file__).parent.parent

@@ -5,10 +5,10 @@ from pathlib import Path
 import httpx
 import pytest
 
+from orchestrator.content.scenario import Scenario
+from orchestrator.content.served import PORT, served, url_of
 from orchestrator.errors import ConfigError, ToolError
 from orchestrator.sandbox.guard import AddressGuard
-from orchestrator.scenario import Scenario
-from orchestrator.served import PORT, served, url_of
 
 
 @pytest.fixture

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator import sheets
 from orchestrator.errors import ToolError
-from orchestrator.tables import Rows, preview, query, query_in_thread
+from orchestrator.tables import Rows, preview, query, query_in_thread, sheets
 from orchestrator.threads import ThreadPool
 
 ENDLESS = "SELECT count(*) FROM range(100000000000) a, range(1000) b WHERE a.range + b.range = 5"

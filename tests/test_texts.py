@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.errors import ToolError
-from orchestrator.texts import decode
+from orchestrator.workspace.texts import decode
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ from queue import Queue
 
 import pytest
 
+from orchestrator.content.toolfiles import load
 from orchestrator.errors import ConfigError, ToolError
 from orchestrator.threads import ThreadPool
-from orchestrator.toolfiles import load
 
 HANGING_TOOL = """
 import asyncio, threading

@@ -21,9 +21,9 @@ import pytest
 from jsonschema.validators import validator_for
 from pydantic import BaseModel, Field, ValidationError
 
+from orchestrator.content.toolfiles import missing_sentences
 from orchestrator.errors import ConfigError, ToolError
 from orchestrator.tool import Tool, ToolContext, ToolResult, to_result, tool
-from orchestrator.toolfiles import missing_sentences
 from orchestrator.workspace import Workspace
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator import ConfigError, Orchestrator
-from orchestrator.catalog import Catalog
+from orchestrator.content.catalog import Catalog
 from orchestrator.events import Warned
 from orchestrator.settings import load_settings
 from orchestrator.testing import ScriptedServer, call, text

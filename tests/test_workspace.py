@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from orchestrator.errors import ConfigError, ToolError
 from orchestrator.events import ArtifactStored
-from orchestrator.files import read_regular, remove, replace
 from orchestrator.workspace import LoopWorkspace, Workspace
+from orchestrator.workspace.files import read_regular, remove, replace
 
 
 class Room:
@@ -139,7 +139,7 @@ class TestPaths:
             room.loop().read("a")
 
     def test_a_link_put_in_place_after_the_check_is_not_followed(self, room: Room) -> None:
-        from orchestrator.files import read_regular
+        from orchestrator.workspace.files import read_regular
 
         room.there("a.txt")
         (room.root / "b.txt").symlink_to("a.txt")

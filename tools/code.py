@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
 from orchestrator import ToolContext, ToolResult, Toolset, tool
-from orchestrator.files import format_size
 from orchestrator.sandbox import Language, Ran
 from orchestrator.sandbox.docker import DockerSandbox, DockerSettings
 from orchestrator.sandbox.engine import missing
 from orchestrator.traces import Changes, Traces
+from orchestrator.workspace.files import format_size
 
 _KILLED = 137
 """Exit code of a program that the kernel ended."""

@@ -8,9 +8,9 @@ import sys
 from pathlib import PurePosixPath
 
 from orchestrator import ToolContext, ToolError, tool
-from orchestrator.files import format_files
-from orchestrator.sheets import DELIMITED, EXCEL, TABLES, header_of, sheet_names
 from orchestrator.tables import preview as preview_table
+from orchestrator.tables.sheets import DELIMITED, EXCEL, TABLES, header_of, sheet_names
+from orchestrator.workspace.files import format_files
 
 PREVIEW_LINES = 20
 PREVIEW_ROWS = 5

@@ -9,8 +9,8 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field
 
 from orchestrator import ToolContext, ToolError, ToolResult, Toolset, tool
-from orchestrator.readable import readable
 from orchestrator.sandbox.fetch import Fetched, fetch, open_client
+from orchestrator.text.readable import readable
 
 if TYPE_CHECKING:
     from orchestrator.messages import Json

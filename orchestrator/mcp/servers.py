@@ -17,10 +17,10 @@ from orchestrator.errors import ConfigError, ToolError, nearest
 from orchestrator.mcp.connection import LAST_WORDS, Connection, Definition, ServerGone, connect
 from orchestrator.mcp.names import EVERYTHING, SEPARATOR, shown_name, wire_name
 from orchestrator.mcp.results import to_tool_result
-from orchestrator.redact import Redactor
 from orchestrator.resources import Resources
 from orchestrator.role import Role
 from orchestrator.settings import Settings
+from orchestrator.text.redact import Redactor
 from orchestrator.tool import Tool, ToolContext
 
 _DESTINATION = re.compile(

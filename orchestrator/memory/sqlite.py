@@ -28,7 +28,7 @@ import orjson
 from orchestrator.errors import MemoryStoreError, ModelError
 from orchestrator.memory import RECALLED, Memory, Owner
 from orchestrator.models.embedding import Embedder
-from orchestrator.relevance import Bm25, terms
+from orchestrator.text.relevance import Bm25, terms
 
 _RAREST = 8
 """Terms of a query that the coarse search looks for."""

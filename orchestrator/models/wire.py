@@ -11,9 +11,9 @@ from typing import Any
 
 import orjson
 
-from orchestrator.jsonable import well_formed
 from orchestrator.messages import Image, Json, Message, ToolCall, ToolSpec
 from orchestrator.models.narrow import narrow, with_items
+from orchestrator.text.jsonable import well_formed
 
 MOST_TOOLS = 128
 """Tools that a request may offer."""

@@ -10,10 +10,10 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from orchestrator.errors import ToolError
-from orchestrator.files import format_size
 from orchestrator.sandbox.chromium import failures
 from orchestrator.threads import ThreadPool
 from orchestrator.workspace import LoopWorkspace
+from orchestrator.workspace.files import format_size
 
 if TYPE_CHECKING:
     from playwright.async_api import Download

@@ -15,7 +15,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.serve.report import DONE, WRONG_USE, Report
 
 if TYPE_CHECKING:
-    from orchestrator.catalog import Catalog
+    from orchestrator.content.catalog import Catalog
     from orchestrator.mcp.servers import Offer
 
 
@@ -87,7 +87,7 @@ def init(args: Namespace) -> Report:
 
 
 def _catalog(args: Namespace) -> Catalog:
-    from orchestrator.catalog import Catalog
+    from orchestrator.content.catalog import Catalog
     from orchestrator.settings import load_settings
 
     return Catalog.from_project(args.project, settings=load_settings(args.project))

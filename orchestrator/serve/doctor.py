@@ -88,7 +88,7 @@ async def _log(folder: Path, settings: Settings) -> str:
 
 def _tools(folder: Path, settings: Settings) -> Rows:
     """Say of each tool file whether its tools can be offered, and if not, what mends that."""
-    from orchestrator.catalog import Catalog
+    from orchestrator.content.catalog import Catalog
 
     catalog = Catalog.from_project(folder, settings=settings)
     rows = {str(error.file): str(error) for error in catalog.unreadable}

@@ -48,9 +48,9 @@ class _Log:
 
 def open_log(project: Path) -> _Log:
     """Return the log of a project, without all that working on a run needs: that takes longer than most commands."""
-    from orchestrator.files import ENGINE_FOLDER
     from orchestrator.journal import open_journal
     from orchestrator.settings import load_settings
+    from orchestrator.workspace.files import ENGINE_FOLDER
 
     settings, home = load_settings(project), project.resolve() / ENGINE_FOLDER
     return _Log(open_journal(settings.journal, home / "runs.db"), home / "runs", settings.secrets())
@@ -111,8 +111,8 @@ def show(args: Namespace) -> Report:
     With `--verbose`, log each event too, with prompts and replies.
     """
     from orchestrator.codec import encode
-    from orchestrator.redact import Redactor
     from orchestrator.serve import terminal, tree
+    from orchestrator.text.redact import Redactor
     from orchestrator.views.log import log_to, stream_logger
     from orchestrator.views.progress import Progress
 
@@ -170,7 +170,7 @@ def record(args: Namespace) -> Report:
     """Write a run's replies as a recording, which a scenario can name."""
     from orchestrator.events import ArtifactStored, RunStarted
     from orchestrator.models.recorder import record as recorded
-    from orchestrator.redact import Redactor
+    from orchestrator.text.redact import Redactor
     from orchestrator.workspace import Workspace
 
     past = _read(args)

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from orchestrator.binding import bind
+from orchestrator.content.scenario import Scenario
 from orchestrator.errors import ConfigError, OriError, nearest
 from orchestrator.handle import RunHandle
 from orchestrator.mcp.connection import NOT_INSTALLED
 from orchestrator.messages import Json
 from orchestrator.run import Orchestrator
-from orchestrator.scenario import Scenario
 from orchestrator.serve.interrupt import Interrupt
 from orchestrator.serve.report import Report
 from orchestrator.serve.running import checked, replays, summary

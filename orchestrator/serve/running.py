@@ -11,17 +11,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from orchestrator.checks import CheckResult, ToolsCheck, evaluate
+from orchestrator.content.checks import CheckResult, ToolsCheck, evaluate
+from orchestrator.content.scenario import Scenario, parse_params
 from orchestrator.errors import ConfigError
 from orchestrator.handle import RunHandle
-from orchestrator.redact import Redactor
 from orchestrator.run import Orchestrator, Preview
-from orchestrator.scenario import Scenario, parse_params
 from orchestrator.serve import planfile
 from orchestrator.serve.asking import Asker, interactive
 from orchestrator.serve.inbox import describe
 from orchestrator.serve.interrupt import Interrupt
 from orchestrator.serve.report import DONE, FAILED, INTERRUPTED, NEEDS_A_LOOK, Report
+from orchestrator.text.redact import Redactor
 
 if TYPE_CHECKING:
     from orchestrator.events import ApprovalAsked

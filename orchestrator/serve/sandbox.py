@@ -12,9 +12,9 @@ from contextlib import closing
 from pathlib import Path
 
 from orchestrator.errors import ConfigError, OriError
-from orchestrator.files import format_size
 from orchestrator.sandbox.client import BUILT, connect
 from orchestrator.serve.report import Report
+from orchestrator.workspace.files import format_size
 
 PACKAGES = ("python3",)
 """Debian packages that every image has, besides the smallest system, which includes bash."""

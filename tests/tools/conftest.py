@@ -8,12 +8,12 @@ from typing import Any, get_args
 
 import pytest
 
+from orchestrator.content.toolfiles import ToolFolder
 from orchestrator.events import ArtifactStored
 from orchestrator.resources import Resources
 from orchestrator.sandbox.guard import AddressGuard
 from orchestrator.settings import Settings
 from orchestrator.tool import Scope, Tool, ToolContext, ToolResult, to_result
-from orchestrator.toolfiles import ToolFolder
 from orchestrator.workspace import Workspace
 
 TOOLS = Path(__file__).resolve().parent.parent.parent / "tools"

@@ -11,8 +11,8 @@ import pytest
 import pytest_asyncio
 
 from orchestrator import Orchestrator, Role
+from orchestrator.content.png import read_png
 from orchestrator.events import ApprovalAsked
-from orchestrator.png import read_png
 from orchestrator.resources import Resources
 from orchestrator.role import Network
 from orchestrator.sandbox import tabs

@@ -14,10 +14,11 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
-from orchestrator.changes import FileChanges
 from orchestrator.errors import ConfigError, ToolError, nearest
 from orchestrator.events import ArtifactStored
-from orchestrator.files import (
+from orchestrator.results import Artifact
+from orchestrator.workspace.changes import FileChanges
+from orchestrator.workspace.files import (
     ENGINE_FOLDER,
     FileInfo,
     as_tool_error,
@@ -29,9 +30,8 @@ from orchestrator.files import (
     replace,
     walk,
 )
-from orchestrator.outputs import OUTPUT_PREFIX, Outputs
-from orchestrator.results import Artifact
-from orchestrator.texts import decode
+from orchestrator.workspace.outputs import OUTPUT_PREFIX, Outputs
+from orchestrator.workspace.texts import decode
 
 MAX_KEPT = 50_000_000
 """Bytes of the largest file whose content is kept against what a program may do to it."""

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from orchestrator.errors import ToolError, nearest
-from orchestrator.files import format_size, read_regular
-from orchestrator.texts import decode
+from orchestrator.workspace.files import format_size, read_regular
+from orchestrator.workspace.texts import decode
 
 Cell = str | None
 """None: empty."""

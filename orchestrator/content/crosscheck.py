@@ -6,13 +6,13 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from orchestrator.checks import OutcomesCheck, ToolsCheck
+from orchestrator.content.checks import OutcomesCheck, ToolsCheck
+from orchestrator.content.scenario import Scenario
 from orchestrator.errors import ConfigError, nearest
 from orchestrator.plan import Plan
 from orchestrator.policy import ALL
 from orchestrator.proposal import PlanFaults, Rules, check_plan
 from orchestrator.role import Role
-from orchestrator.scenario import Scenario
 from orchestrator.schema import wrong_schema
 from orchestrator.yaml import Place
 

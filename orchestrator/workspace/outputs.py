@@ -8,7 +8,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from orchestrator.errors import ToolError, nearest
-from orchestrator.files import replace
+from orchestrator.workspace.files import replace
 
 OUTPUT_PREFIX = "out:"
 

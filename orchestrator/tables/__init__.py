@@ -21,10 +21,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from orchestrator.errors import ToolError, nearest
-from orchestrator.files import walk
 from orchestrator.messages import Json
-from orchestrator.sheets import EXCEL, TABLES, missing_part, number_text, read_sheet, sheet_names, unique
+from orchestrator.tables.sheets import EXCEL, TABLES, missing_part, number_text, read_sheet, sheet_names, unique
 from orchestrator.threads import ThreadPool
+from orchestrator.workspace.files import walk
 
 MAX_ROWS = 100_000
 """Rows that a result may have."""

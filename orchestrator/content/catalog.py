@@ -9,14 +9,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from orchestrator.crosscheck import PLANNING_TOOL, Names, role_faults, scenario_faults, schema_faults
+from orchestrator.content.crosscheck import PLANNING_TOOL, Names, role_faults, scenario_faults, schema_faults
+from orchestrator.content.scenario import Scenario, Template
+from orchestrator.content.toolfiles import ToolFolder
 from orchestrator.errors import ConfigError, collecting, nearest
-from orchestrator.placeholders import fill, names, refuse_unknown
 from orchestrator.role import Role
-from orchestrator.scenario import Scenario, Template
 from orchestrator.settings import Settings, load_settings
+from orchestrator.text.placeholders import fill, names, refuse_unknown
 from orchestrator.tool import Tool
-from orchestrator.toolfiles import ToolFolder
 from orchestrator.yaml import Document, Place, read, read_text
 
 ROLE_VARIABLES = ("roles",)
@@ -43,7 +43,7 @@ class Problem:
         return str(ConfigError(f"{self.severity}: {self.message}", file=self.file, line=self.line))
 
 
-_PACKAGE = Path(__file__).resolve().parent
+_PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def shipped_root(package: Path = _PACKAGE) -> Path:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.events import ArtifactStored
-from orchestrator.files import open_regular, remove, replace
 from orchestrator.results import Artifact
+from orchestrator.workspace.files import open_regular, remove, replace
 
 
 @dataclass(frozen=True, slots=True)

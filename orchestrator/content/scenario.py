@@ -10,13 +10,13 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, PrivateAttr, model_validator
 
-from orchestrator.checks import Check
+from orchestrator.content.checks import Check
+from orchestrator.content.served import url_of
 from orchestrator.errors import ConfigError, nearest
 from orchestrator.limits import Limits
-from orchestrator.placeholders import fill_tree, names, texts
 from orchestrator.plan import Subtask
 from orchestrator.role import Network
-from orchestrator.served import url_of
+from orchestrator.text.placeholders import fill_tree, names, texts
 from orchestrator.yaml import Document, Place, read, scalar
 
 _FILLED = ("goal", "inputs", "plan", "checks")

@@ -1,0 +1,1 @@
+"""What is done to texts: secrets and paths taken out, places filled in, words ranked, pages made readable."""
