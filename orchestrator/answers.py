@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from orchestrator.calls import Observation
 from orchestrator.conversation import Conversation
 from orchestrator.errors import ToolError
 from orchestrator.failure import Failure, FailureKind
@@ -17,7 +18,7 @@ from orchestrator.results import OutcomeStatus, StopReason
 from orchestrator.role import Role
 from orchestrator.schema import RESULT_TOOL, read_result
 from orchestrator.stuck import Stuck
-from orchestrator.toolbox import Observation, Toolbox
+from orchestrator.toolbox import Toolbox
 
 MENDS = 2
 """How often a model may mend a structured result before the loop gives up."""

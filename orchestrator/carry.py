@@ -12,10 +12,10 @@ from functools import partial
 from orchestrator.context import RunContext
 from orchestrator.errors import MemoryStoreError
 from orchestrator.events import Event, RunEnded, RunStarted, VariableSet, Warned
+from orchestrator.fences import fence
 from orchestrator.fitting import quote
 from orchestrator.loop import Given
 from orchestrator.results import RunResult
-from orchestrator.toolbox import fence
 
 GOALS = 10
 """Earlier goals of a session that its digest tells of."""

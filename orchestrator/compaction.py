@@ -13,11 +13,12 @@ from orchestrator.context import record_key
 from orchestrator.conversation import Conversation, counts_of
 from orchestrator.errors import ModelError, OutOfBudget
 from orchestrator.events import Compacted, Warned
+from orchestrator.fences import cut_text, fence
 from orchestrator.messages import Message, Request, ToolCall
 from orchestrator.models.tokens import count, portion
 from orchestrator.role import Fitting
 from orchestrator.text.relevance import Bm25, gist, read_scores
-from orchestrator.toolbox import Toolbox, cut_text, fence
+from orchestrator.toolbox import Toolbox
 from orchestrator.workspace.outputs import OUTPUT_PREFIX
 
 GIST = 600

@@ -9,8 +9,9 @@ from pydantic import ValidationError
 from orchestrator import carry
 from orchestrator.answers import Ending, by_outcomes
 from orchestrator.context import RunContext
-from orchestrator.delegate import Planner, sources_of
+from orchestrator.delegate import Planner
 from orchestrator.failure import Failure, FailureKind
+from orchestrator.fences import sources_of
 from orchestrator.journal import Journal
 from orchestrator.loop import Given
 from orchestrator.order import Order

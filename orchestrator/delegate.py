@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,8 +15,9 @@ from orchestrator.context import RunContext
 from orchestrator.errors import ConfigError, LoopStopped, nearest
 from orchestrator.events import PlanAdded, PlanProposed, PlanRejected, SubtaskEnded
 from orchestrator.failure import RULES, Failure, FailureKind
+from orchestrator.fences import LEAST, show_outcome, sources_of
 from orchestrator.messages import Json
-from orchestrator.models.tokens import estimate_tokens, portion
+from orchestrator.models.tokens import estimate_tokens
 from orchestrator.plan import Delegate, Plan, Subtask
 from orchestrator.proposal import Addition, PlanFaults, Rules, check_plan
 from orchestrator.results import Outcome
@@ -34,8 +35,6 @@ SHORT_FIELDS = ("id", "role", "goal", "after", "files")
 """What a small model is shown of a subtask."""
 OUTCOMES_SHARE = 0.25
 """Part of the planner's window that the outcomes of one call may fill together."""
-LEAST = 500
-"""Characters that every outcome gets at least."""
 
 
 @dataclass(slots=True)
@@ -318,39 +317,6 @@ class Planner:
 
 Execute = Callable[[Planner, Subtask, Ticket], Awaitable[Outcome]]
 """Runs one subtask for a planner."""
-
-
-def sources_of(outcomes: Iterable[Outcome]) -> tuple[str, ...]:
-    """Return what strangers may have written that these outcomes may carry words of."""
-    return tuple(dict.fromkeys(source for outcome in outcomes for source in outcome.untrusted))
-
-
-def show_outcome(context: RunContext, outcome: Outcome, tokens: int, most: int | None = None) -> str:
-    """Return an outcome as other loops read it: fenced as data, a long one as its head and a handle.
-
-    Args:
-        context: The run.
-        outcome: What is shown.
-        tokens: That it may fill; it gets `LEAST` characters all the same.
-        most: Characters that it may fill.
-    """
-    text = outcome.answer
-    if not text and outcome.value is not None:
-        text = orjson.dumps(outcome.value).decode()
-    limit = min(max(LEAST, portion(text, tokens)), most or len(text))
-    if len(text) > limit:
-        handle = context.workspace.outputs.store(f"{outcome.path}:answer", text, outcome.untrusted)
-        text = f"{text[:limit]}\n[{limit} of {len(text)} characters; the whole is {handle}]"
-    if outcome.failure:
-        text = f"{text}\n({outcome.failure.message})".strip()
-    return fenced(outcome.id, outcome.role, outcome.status, text, [artifact.path for artifact in outcome.artifacts])
-
-
-def fenced(id: str, by: str, status: str, text: str, files: Sequence[str] = ()) -> str:
-    """Return a result with a fence around it that its text cannot close."""
-    body = text.replace("</outcome", "<\\/outcome") or "(no answer)"
-    written = f' files="{", ".join(files)}"' if files else ""
-    return f'<outcome id="{id}" by="{by}" status="{status}"{written}>\n{body}\n</outcome>'
 
 
 def _advice(outcome: Outcome) -> str:

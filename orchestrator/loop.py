@@ -9,6 +9,7 @@ import orjson
 
 from orchestrator.answers import Answers, Ending, final_answer
 from orchestrator.caller import Caller
+from orchestrator.calls import Observation
 from orchestrator.compaction import Window
 from orchestrator.context import RunContext, record_key
 from orchestrator.conversation import Conversation
@@ -23,7 +24,7 @@ from orchestrator.role import Role
 from orchestrator.schema import RESULT_TOOL, result_schema
 from orchestrator.shift import Shift
 from orchestrator.stuck import Seen, Stuck
-from orchestrator.toolbox import Observation, Toolbox
+from orchestrator.toolbox import Toolbox
 
 
 class Given(NamedTuple):

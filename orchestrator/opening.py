@@ -13,8 +13,9 @@ from orchestrator.choice import finding_tools
 from orchestrator.context import RunContext, within
 from orchestrator.conversation import Conversation
 from orchestrator.delegate import NAME as DELEGATE
-from orchestrator.delegate import Execute, Planner, fenced
+from orchestrator.delegate import Execute, Planner
 from orchestrator.events import ArtifactStored, Warned
+from orchestrator.fences import fenced
 from orchestrator.gate import Gate
 from orchestrator.limits import Limits
 from orchestrator.loop import AgentLoop

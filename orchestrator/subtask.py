@@ -13,10 +13,11 @@ from orchestrator import carry
 from orchestrator.answers import Ending, by_outcomes
 from orchestrator.context import RunContext, record_key, within
 from orchestrator.conversation import Conversation
-from orchestrator.delegate import Planner, show_outcome, sources_of
+from orchestrator.delegate import Planner
 from orchestrator.errors import JournalError, LoopStopped, RunStopped
 from orchestrator.events import ApprovalAsked, ReviewDone, SubtaskEnded, SubtaskStarted, Warned, Way
 from orchestrator.failure import RULES, Failure, FailureKind
+from orchestrator.fences import show_outcome, sources_of
 from orchestrator.gate import Gate
 from orchestrator.loop import AgentLoop, Given
 from orchestrator.messages import Json, ToolCall

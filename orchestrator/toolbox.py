@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import time
-import traceback
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
 
 import orjson
 
 from orchestrator.binding import BindingError, bind
+from orchestrator.calls import Job, Observation, stretches, told
 from orchestrator.context import RunContext, record_key
 from orchestrator.conversation import Conversation
 from orchestrator.errors import LoopStopped, ReplayMiss, RunStopped, ToolError, nearest
-from orchestrator.events import ApprovalAsked, ToolProgress, ToolReturned, ToolStarted, Warned
+from orchestrator.events import ToolProgress, ToolReturned, ToolStarted, Warned
 from orchestrator.failure import Failure, FailureKind
+from orchestrator.fences import cut_text, fence
 from orchestrator.fitting import quote
 from orchestrator.gate import Gate
 from orchestrator.images import fit
 from orchestrator.journal import Signal
-from orchestrator.messages import Json, Message, ToolCall, ToolSpec
-from orchestrator.models.replay import ToolLine
+from orchestrator.messages import Message, ToolCall, ToolSpec
 from orchestrator.models.tokens import count
-from orchestrator.policy import destinations
 from orchestrator.resources import Resources
 from orchestrator.text.redact import redact_json
 from orchestrator.tool import RESERVED, Tool, ToolContext, ToolResult, to_result
@@ -32,75 +30,6 @@ from orchestrator.workspace import LoopWorkspace
 
 CUT_AT = 12_000
 """Characters of an observation that enter the conversation whole: about 4,000 tokens of English."""
-
-
-@dataclass(frozen=True, slots=True)
-class Observation:
-    """What came of one call."""
-
-    key: str
-    """Address of the call's record."""
-    call: ToolCall
-    text: str
-    ok: bool
-    message: Message
-    """As it enters the conversation."""
-    value: Json = None
-    final: bool = False
-    counted: bool = True
-    """Whether repetition and failure counters see it."""
-    failure: Failure | None = None
-
-    @property
-    def untrusted(self) -> tuple[str, ...]:
-        """Sources outside the run that it may carry words of."""
-        return self.message.untrusted
-
-
-@dataclass(slots=True)
-class _Job:
-    """A call on its way: bound to its tool, or with the reason why it cannot be."""
-
-    call: ToolCall
-    key: str
-    tool: Tool | None = None
-    arguments: dict[str, Any] | None = None
-    result: ToolResult | None = None
-    kind: FailureKind = FailureKind.tool_error
-    """What a failed result is."""
-    seconds: float = 0.0
-    refused: bool = False
-    question: ApprovalAsked | None = None
-    """What a person is asked before it is run."""
-    text: str = ""
-    """Its arguments as JSON: the model's, or a person's."""
-    answer: str = ""
-    note: str = ""
-    """What the model is told besides the result."""
-    recorded: ToolLine | None = None
-    """What a recording says came of it."""
-    read: dict[str, None] = field(default_factory=dict)
-    """What strangers may have written of what the tool has read within the run."""
-
-    def refuse(self, why: str) -> None:
-        self.fail(why)
-        self.refused = True
-
-    @property
-    def name(self) -> str:
-        """What people call the tool."""
-        return self.tool.title or self.tool.name if self.tool else self.call.name
-
-    @property
-    def sources(self) -> tuple[str, ...]:
-        """Where its result comes from, when strangers may have written it."""
-        said = self.result.untrusted if self.result else None
-        if said is None and self.tool and self.tool.untrusted and self.arguments is not None:
-            said = " ".join(destinations(self.arguments, self.tool.destinations)) or self.tool.name
-        return tuple(dict.fromkeys((*((said,) if isinstance(said, str) else said or ()), *self.read)))
-
-    def fail(self, text: str, kind: FailureKind = FailureKind.tool_error) -> None:
-        self.result, self.kind = ToolResult(f"Error: {text}", error=True), kind
 
 
 class Toolbox:
@@ -160,19 +89,19 @@ class Toolbox:
             why_not: What the others are told.
         """
         observed = {observation.key: observation for observation in self.recall(calls, turn)}
-        jobs = [_Job(call, record_key(self.path, turn, "tool", number)) for number, call in enumerate(calls)]
+        jobs = [Job(call, record_key(self.path, turn, "tool", number)) for number, call in enumerate(calls)]
         for job in jobs[:most]:
             self._bind(job, job.call.arguments)
         for job in jobs[len(jobs[:most]) :]:
             job.refuse(why_not)
         jobs = [job for job in jobs if job.key not in observed]
         await self._ask(jobs)
-        for stretch in _stretches(jobs):
+        for stretch in stretches(jobs):
             answered = await (self._run_as_allowed(stretch) if stretch[0].question else self._run(stretch))
             observed |= {observation.key: observation for observation in answered}
         return [observed[record_key(self.path, turn, "tool", number)] for number in range(len(calls))]
 
-    async def _ask(self, jobs: Sequence[_Job]) -> None:
+    async def _ask(self, jobs: Sequence[Job]) -> None:
         """Find out which calls wait for a person, and ask; where nobody can be asked, they are refused."""
         for job in jobs:
             if not job.tool or job.arguments is None or self._is_recorded(job.tool):
@@ -190,7 +119,7 @@ class Toolbox:
             job.fail(self.context.text("nobody_to_ask", why=job.question.why, place=job.question.destination))
             job.arguments = job.question = None
 
-    async def _is_in_doubt(self, job: _Job, tool: Tool) -> bool:
+    async def _is_in_doubt(self, job: Job, tool: Tool) -> bool:
         """Whether a call that must not be repeated was begun before the interruption: its tool tells, or a person."""
         intent = self.context.past.intents.get(job.key)
         if intent is None or tool.effect != "once":
@@ -199,7 +128,7 @@ class Toolbox:
             try:
                 found = await tool.verify(self.context.idempotency_key(job.key))
             except Exception as error:  # noqa: BLE001 - the tool's own code; then a person has to look
-                self.context.log.add(Warned(path=self.path, text=f"{tool.name} cannot tell: {_words(error)}"))
+                self.context.log.add(Warned(path=self.path, text=f"{tool.name} cannot tell: {told(error)}"))
             else:
                 if not found:
                     return False
@@ -209,7 +138,7 @@ class Toolbox:
         job.question = self.gate.doubt(intent)
         return True
 
-    async def _run(self, stretch: Sequence[_Job]) -> list[Observation]:
+    async def _run(self, stretch: Sequence[Job]) -> list[Observation]:
         """Run calls together, and observe them."""
         runnable = [job for job in stretch if job.arguments is not None]
         for job in runnable:
@@ -221,7 +150,7 @@ class Toolbox:
             await self.context.log.commit()  # what cannot be repeated is on record before anybody reads of it
         return answered
 
-    async def _run_as_allowed(self, stretch: Sequence[_Job]) -> list[Observation]:
+    async def _run_as_allowed(self, stretch: Sequence[Job]) -> list[Observation]:
         """Run each call when a person has said a word on it."""
         waiting = {job.question.key: job for job in stretch if job.question}
         answered: list[Observation] = []
@@ -232,7 +161,7 @@ class Toolbox:
             answered += await self._run([job])
         return answered
 
-    def _heed(self, job: _Job, word: Signal) -> None:
+    def _heed(self, job: Job, word: Signal) -> None:
         """Make of a call what a person said."""
         assert job.tool is not None
         said = str(word.data.get("text") or word.data.get("why") or "")
@@ -253,7 +182,7 @@ class Toolbox:
     def recall(self, calls: Sequence[ToolCall], turn: int) -> Iterator[Observation]:
         """Yield what came of those calls of a message that were answered before the run was interrupted."""
         for number, call in enumerate(calls):
-            job = _Job(call, key := record_key(self.path, turn, "tool", number))
+            job = Job(call, key := record_key(self.path, turn, "tool", number))
             if (returned := self.context.past.returned.get(key)) is None:
                 continue
             self._bind(job, call.arguments)
@@ -273,7 +202,7 @@ class Toolbox:
         """Whether this is a tool by which the loop gives work to others."""
         return name in self.tools and self.tools[name].together is not None
 
-    def _bind(self, job: _Job, arguments: str) -> None:
+    def _bind(self, job: Job, arguments: str) -> None:
         """Find the tool of a call and read its arguments, or note why that cannot be."""
         job.text, job.arguments = arguments, None
         tool = self.tools.get(job.call.name)
@@ -296,7 +225,7 @@ class Toolbox:
                 job.tool, job.call = None, replace(job.call, name=inner[0], arguments=inner[1])
                 self._bind(job, inner[1])
 
-    def _intend(self, job: _Job) -> None:
+    def _intend(self, job: Job) -> None:
         assert job.tool is not None
         intent = self.context.log.add(
             ToolStarted(
@@ -315,7 +244,7 @@ class Toolbox:
         """Whether a recording says what comes of a tool's calls."""
         return self.context.recording is not None and tool.name not in RESERVED
 
-    def _repeat(self, job: _Job) -> bool:
+    def _repeat(self, job: Job) -> bool:
         """Give a call the result and the changes that were recorded; False: it has to run."""
         recording, tool = self.context.recording, job.tool
         if recording is None or tool is None or not self._is_recorded(tool):
@@ -339,7 +268,7 @@ class Toolbox:
         job.result = ToolResult(line.text, line.value, not line.ok, untrusted=line.untrusted, final=line.final)
         return True
 
-    async def _run_stretch(self, jobs: Sequence[_Job]) -> None:
+    async def _run_stretch(self, jobs: Sequence[Job]) -> None:
         if jobs and (tool := jobs[0].tool) and tool.together:
             started = time.monotonic()
             results = await tool.together([job.arguments or {} for job in jobs], self._context_of(jobs[0]))
@@ -350,7 +279,7 @@ class Toolbox:
                 for job in jobs:
                     group.create_task(self._run_job(job))
 
-    async def _run_job(self, job: _Job) -> None:
+    async def _run_job(self, job: Job) -> None:
         assert job.tool is not None
         started = time.monotonic()
         attempts = 1 + (job.tool.retries if job.tool.effect != "once" else 0)
@@ -360,7 +289,7 @@ class Toolbox:
                 break
         job.seconds = time.monotonic() - started
 
-    async def _attempt(self, job: _Job, tool: Tool) -> bool:
+    async def _attempt(self, job: Job, tool: Tool) -> bool:
         """Run the tool once; False when another attempt may go better."""
         try:
             async with asyncio.timeout(tool.timeout) as limit:
@@ -384,7 +313,7 @@ class Toolbox:
                 late = f"{tool.name} did not finish within {tool.timeout:g} s; {after}"
                 job.fail(late, FailureKind.tool_timeout)
             else:
-                job.fail(f"{tool.name} failed: {_words(error)}")
+                job.fail(f"{tool.name} failed: {told(error)}")
         return False
 
     async def _with_images(self, result: ToolResult) -> ToolResult:
@@ -392,7 +321,7 @@ class Toolbox:
         images, faults = await self.context.threads.run(fit, result.images, self.image_size)
         return replace(result, images=images, content="\n".join([result.content, *faults]))
 
-    def _context_of(self, job: _Job) -> ToolContext:
+    def _context_of(self, job: Job) -> ToolContext:
         def report(text: str) -> None:
             text = self.context.redact(text)
             self.context.log.add(ToolProgress(path=self.path, key=job.key, name=job.name, text=text))
@@ -416,7 +345,7 @@ class Toolbox:
             report=report,
         )
 
-    def _observe(self, job: _Job) -> Observation:
+    def _observe(self, job: Job) -> Observation:
         """Turn a result into what the conversation gets, and record both."""
         result = job.result or ToolResult("", error=True)
         job.read |= dict.fromkeys(self.workspace.read_from())
@@ -469,46 +398,3 @@ class Toolbox:
             counted=counted,
             failure=failure,
         )
-
-
-def fence(context: RunContext, text: str, sources: Sequence[str]) -> str:
-    """Put a fence around what strangers may have written, which the text cannot close."""
-    named = ", ".join(sources).replace('"', "'")
-    return context.text("untrusted", source=named, text=text.replace("</untrusted", "<\\/untrusted"))
-
-
-def cut_text(context: RunContext, text: str, handle: str, at: int) -> str:
-    """Keep so many characters of a long text, its head and its tail, and say where the whole of it is."""
-    head, tail = at * 2 // 3, at // 3
-    note = context.text("cut", left=len(text) - head - tail, total=len(text), handle=handle)
-    return f"{text[:head]}\n{note}\n{text[len(text) - tail :]}"
-
-
-def _words(error: BaseException) -> str:
-    """Say what was raised; a group by what is in it."""
-    if isinstance(error, BaseExceptionGroup):
-        return "; ".join(map(_words, error.exceptions))
-    said = traceback.TracebackException(type(error), error, None)  # also where its __str__ raises
-    return f"{type(error).__name__}: {said}"
-
-
-def _stretches(jobs: Sequence[_Job]) -> Iterator[list[_Job]]:
-    """Split calls into stretches that run together; everything else stands alone."""
-    stretch: list[_Job] = []
-    for job in jobs:
-        if stretch and not _joins(stretch[-1], job):
-            yield stretch
-            stretch = []
-        stretch.append(job)
-    if stretch:
-        yield stretch
-
-
-def _joins(one: _Job, other: _Job) -> bool:
-    if one.tool is None or other.tool is None or bool(one.question) != bool(other.question):
-        return False
-    if one.question:
-        return True
-    if one.tool.together:
-        return one.tool is other.tool
-    return one.tool.effect == other.tool.effect == "read" and other.tool.together is None
