@@ -21,6 +21,8 @@ _TYPICAL = (0.7, 0.08, 0.8, 0.9, 0.9, 0.9, 0.4, 4.0, 1000.0)
 has its marks; an image of 1,024 × 1,024 takes 765 tokens from OpenAI, 1,400 from Anthropic."""
 _SPREAD = 3.0
 """How many times more or less than is typical a model's tokenizer may need."""
+_LEAST, _MOST = tuple(each / _SPREAD for each in _TYPICAL), tuple(each * _SPREAD for each in _TYPICAL)
+_SQUARES = tuple(each * each for each in _TYPICAL)
 _PACE = 0.5
 """Part of an error that is corrected at once."""
 _BELIEVED = 0.3
@@ -77,12 +79,10 @@ class Meter:
         estimate = sum(map(mul, self._each, counts), 0.0)
         most = _BELIEVED * estimate
         error = max(-most, min(most, reported - estimate))
-        shares = [typical * typical * number for typical, number in zip(_TYPICAL, counts, strict=True)]
+        shares = tuple(map(mul, _SQUARES, counts))
         step = _PACE * error / (sum(map(mul, shares, counts)) or 1)
-        self._each = tuple(
-            max(typical / _SPREAD, min(typical * _SPREAD, each + step * share))
-            for typical, each, share in zip(_TYPICAL, self._each, shares, strict=True)
-        )
+        learned = (each + step * share for each, share in zip(self._each, shares, strict=True))
+        self._each = tuple(map(max, _LEAST, map(min, _MOST, learned)))
 
 
 def estimate_tokens(text: str | bytes) -> int:
