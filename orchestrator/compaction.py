@@ -182,10 +182,11 @@ class _Draft:
 
     def _kept(self, i: int) -> str:
         """Return the handle of the whole text of a message."""
-        text, workspace = self.messages[i].content, self.window.caller.context.workspace
+        message, workspace = self.messages[i], self.window.caller.context.workspace
+        text = message.content
         key = self.keys[i] or f"{self.window.caller.path}:{sha256(text.encode()).hexdigest()[:12]}"
         if not workspace.outputs.holds(key):
-            workspace.outputs.store(key, text)
+            workspace.outputs.store(key, text, message.untrusted)
         return OUTPUT_PREFIX + key
 
     def _shorten(self, i: int, text: str) -> None:

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import reduce
 from itertools import pairwise
 from operator import add
@@ -354,6 +355,14 @@ class TestWhatTheEngineCarries:
             assert handle in named or handle in listed
             assert f"Depot {n} holds" in workspace.outputs.read(handle)
         assert "out:agent:outputs" in named
+
+    async def test_an_output_that_strangers_wrote_stays_theirs(self) -> None:
+        theirs = replace(page, untrusted=True)
+        ran = await read(Reader(20, lambda material: text("Nothing.")), theirs, "read_artifact")
+        home = Path(ran.of(RunStarted)[0].workspace)
+        outputs = Workspace(home, home.parent).outputs
+        assert outputs.holds("agent:1:tool.0")
+        assert outputs.sources("out:agent:1:tool.0") == ("page",)
 
     async def test_files_that_were_written_are_named(self) -> None:
         reader = Reader(40)

@@ -405,6 +405,12 @@ class TestOutputs:
         assert room.loop().read_text(handle) == "the whole\ntext 全文"
         assert all(file.parent == room.workspace.home / "outputs" for file in room.workspace.home.rglob("*.txt"))
 
+    def test_what_strangers_wrote_stays_marked_when_the_run_goes_on_in_another_process(self, room: Room) -> None:
+        for key, sources in (("a", ("https://a.example/x",)), ("b", ()), ("c", ("https://c.example",)), ("c", ())):
+            room.workspace.outputs.store(key, "text", sources)
+        later = Workspace(room.workspace.root, room.workspace.home)
+        assert [later.sources(f"out:{key}") for key in "abc"] == [("https://a.example/x",), (), ()]
+
     def test_a_wrong_handle_is_told_with_the_nearest_one(self, room: Room) -> None:
         with pytest.raises(ToolError, match="nothing was cut so far"):
             room.workspace.outputs.read("out:x")

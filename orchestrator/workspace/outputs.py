@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 from urllib.parse import unquote
 
+import orjson
+
 from orchestrator.errors import ToolError, nearest
 from orchestrator.workspace.files import replace
 
@@ -14,15 +16,15 @@ OUTPUT_PREFIX = "out:"
 
 
 class Outputs:
-    """The texts of one run.
+    """The texts of one run, and which of them strangers may have written.
 
     Args:
-        folder: Where they lie; made with the first one.
+        folder: Where the texts lie; made with the first one.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._sources: dict[str, tuple[str, ...]] = {}
+        self._marks = folder.with_name(f"{folder.name}-sources")  # beside it: code in a sandbox sees only the texts
 
     def store(self, key: str, text: str, sources: tuple[str, ...] = ()) -> str:
         """Keep a text.
@@ -35,10 +37,13 @@ class Outputs:
         Returns:
             Its handle, `out:<key>`.
         """
+        mark = self._mark(key)
+        if sources:  # the mark comes first: a text without it would pass for the run's own
+            replace(mark, orjson.dumps(sources))
         replace(self._file(key), text.encode("utf-8", "replace"))
-        handle = OUTPUT_PREFIX + key
-        self._sources[handle] = sources
-        return handle
+        if not sources:
+            mark.unlink(missing_ok=True)
+        return OUTPUT_PREFIX + key
 
     def holds(self, key: str) -> bool:
         """Whether a text is kept under this key."""
@@ -58,7 +63,13 @@ class Outputs:
 
     def sources(self, handle: str) -> tuple[str, ...]:
         """Return what strangers may have written that the text behind a handle may come from."""
-        return self._sources.get(handle, ())
+        try:
+            return tuple(orjson.loads(self._mark(handle.removeprefix(OUTPUT_PREFIX)).read_bytes()))
+        except FileNotFoundError:
+            return ()
+
+    def _mark(self, key: str) -> Path:
+        return self._marks / f"{self._file(key).stem}.json"
 
     def _file(self, key: str) -> Path:
         name = re.sub(r"[^\w.@~-]", lambda found: "".join(f"%{byte:02X}" for byte in found[0].encode()), key)
