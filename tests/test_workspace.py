@@ -410,6 +410,7 @@ class TestOutputs:
             room.workspace.outputs.store(key, "text", sources)
         later = Workspace(room.workspace.root, room.workspace.home)
         assert [later.sources(f"out:{key}") for key in "abc"] == [("https://a.example/x",), (), ()]
+        assert later.sources() == ("https://a.example/x",)
 
     def test_a_wrong_handle_is_told_with_the_nearest_one(self, room: Room) -> None:
         with pytest.raises(ToolError, match="nothing was cut so far"):

@@ -108,10 +108,10 @@ class Workspace:
         return text.replace(str(self.root), "/workspace")
 
     def sources(self, name: str | None = None) -> tuple[str, ...]:
-        """Return what strangers may have written that a file, a cut output, or any file may come from."""
-        if name is not None and name.startswith(OUTPUT_PREFIX):
-            return self.outputs.sources(name)
-        return self.changes.sources(name)
+        """Return what strangers may have written that a file, a cut output, or any of them may come from."""
+        if name is None:
+            return tuple(dict.fromkeys((*self.changes.sources(None), *self.outputs.sources())))
+        return self.outputs.sources(name) if name.startswith(OUTPUT_PREFIX) else self.changes.sources(name)
 
     def for_loop(
         self,
@@ -202,7 +202,7 @@ class LoopWorkspace:
         return tuple(read)
 
     def _mark(self, path: Path | str) -> None:
-        """Note that a file, a cut output, or (as the folder itself) any file may have been read."""
+        """Note that a file, a cut output, or (as the folder itself) any of them may have been read."""
         name = path if isinstance(path, str) else self.relative(path)
         self._read_from |= dict.fromkeys(self._workspace.sources(None if name == "." else name))
 

@@ -61,12 +61,14 @@ class Outputs:
         known = [OUTPUT_PREFIX + unquote(path.stem) for path in self._folder.glob("*.txt")]
         raise ToolError(f"there is no output {handle!r}{nearest(handle, sorted(known)) or '; nothing was cut so far'}")
 
-    def sources(self, handle: str) -> tuple[str, ...]:
-        """Return what strangers may have written that the text behind a handle may come from."""
-        try:
-            return tuple(orjson.loads(self._mark(handle.removeprefix(OUTPUT_PREFIX)).read_bytes()))
-        except FileNotFoundError:
-            return ()
+    def sources(self, handle: str | None = None) -> tuple[str, ...]:
+        """Return what strangers may have written that the text behind a handle, or any text, may come from."""
+        marks = (
+            sorted(self._marks.glob("*.json")) if handle is None else [self._mark(handle.removeprefix(OUTPUT_PREFIX))]
+        )
+        return tuple(
+            dict.fromkeys(source for mark in marks if mark.is_file() for source in orjson.loads(mark.read_bytes()))
+        )
 
     def _mark(self, key: str) -> Path:
         return self._marks / f"{self._file(key).stem}.json"
