@@ -269,12 +269,22 @@ class RunHandle:
                 f"(ori retry {self.run_id}), and a message makes it go on (--message)"
             )
         self.order = Order.of(past.started)
+        if resumed.retry and past.ended and past.ended.result.status == "done" and not self._to_retry(resumed):
+            raise ConfigError(
+                f"run {self.run_id} is done, and so are all its subtasks; --from SUBTASK tries one again with all that "
+                f"comes after it, and a message makes the run go on (ori resume {self.run_id} --message)"
+            )
         self._log.go_on(past.seq, past.at)
+
+    def _to_retry(self, resumed: Resumption) -> tuple[str, ...]:
+        """Return the subtasks that are tried again."""
+        planner = self._past.plans.get(self.order.root)
+        return planner.plan.to_retry(resumed.first) if resumed.retry and planner else ()
 
     def _going_on(self, resumed: Resumption, context: RunContext) -> Iterator[Event]:
         past, root = self._past, self.order.root
         calls = [intent for intent in past.intents.values() if intent.name != DELEGATE]
-        again = past.plans[root].plan.to_retry(resumed.first) if resumed.retry and root in past.plans else ()
+        again = self._to_retry(resumed)
         message = context.text("try_again") if resumed.retry and not again else resumed.message
         yield RunResumed(
             reused=past.replies + len(past.returned),

@@ -274,6 +274,7 @@ def test_one_subtask_and_what_comes_after_it_is_tried_again(project: Path, ori: 
     run = ori("run", "picking", "--json").json["run_id"]
     (project / "word").write_text("seven")
     assert "no subtask 'q'" in ori("retry", run, "--from", "q").err
+    assert "is done, and so are all its subtasks; --from SUBTASK" in ori("retry", run).err
     again = ori("retry", run, "--from", "p", "--json").json
     assert {id: outcome["attempts"] for id, outcome in again["outcomes"].items()} == {"a": 1, "p": 2, "w": 2}
     [w] = project.glob(".ori/runs/*/workspace/w.txt")
