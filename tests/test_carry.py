@@ -310,3 +310,40 @@ def test_memories_are_listed_exported_and_forgotten_from_the_command_line(
     assert ori("memory", "forget", "999")[0] == 1
     assert ori("memory", "forget", "--session", "s1")[::2] == (0, "1 forgotten\n")
     assert "only today" not in ori("memory", "list")[1]
+
+
+async def test_a_run_with_a_session_and_memories_replays_with_its_recorded_tools(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, content in {
+        "roles/noter.yaml": "description: Notes.\ntools: [remember, recall, get_variable, set_variable]\n",
+        "prompts/noter.md": "You note.",
+    }.items():
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text(content, "utf-8")
+    monkeypatch.chdir(tmp_path)
+    replies = [
+        call("remember", {"text": "大门的密码是4711。"}),
+        call("set_variable", {"name": "gate", "value": 4711}),
+        text("noted"),
+        call("recall", {"query": "大门的密码"}) + call("get_variable", {"name": "gate"}),
+        text("It is 4711."),
+    ]
+    async with ScriptedServer(replies) as server:
+        model = f"{{model: m, base_url: '{server.base_url}', api_key: none}}"
+        (tmp_path / "ori.yaml").write_text(f"models: {{default: {model}}}")
+        async with Orchestrator.from_project(tmp_path) as orch:
+            whose = {"session": "s", "user": "mira"}
+            await orch.run_role("noter", "Note the code of the gate.", **whose)
+            second = await orch.run_role("noter", "What is it?", **whose)
+    assert await asyncio.to_thread(main, ["record", second.run_id, "-o", "run.jsonl", "--tools"]) == 0
+    answers = {}
+    for tools in (True, False):
+        async with (
+            Orchestrator.from_project(tmp_path, journal="memory") as orch,
+            orch.start_replay("run.jsonl", tools=tools) as handle,
+        ):
+            answers[tools] = await handle.result()
+    assert (answers[True].status, answers[True].answer) == ("done", "It is 4711.")
+    missed = answers[False].failure
+    assert missed and "something else was observed than recorded" in missed.message  # nobody's memory is empty
