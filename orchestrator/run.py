@@ -23,7 +23,7 @@ from orchestrator.connections import Connections
 from orchestrator.content.catalog import Catalog
 from orchestrator.eventloops import PerLoop
 from orchestrator.handle import RunHandle
-from orchestrator.journal import Journal, open_journal
+from orchestrator.journal import ENGINE_FOLDER, Journal, open_journal
 from orchestrator.ledger import Today
 from orchestrator.limits import Limits
 from orchestrator.mcp.servers import Servers
@@ -115,7 +115,7 @@ class Orchestrator:
             models={*self.settings.models, *given} or None,
             settings=self.settings,
         )
-        self.home = self.project / ".ori" if self.project else _state_home()
+        self.home = self.project / ENGINE_FOLDER if self.project else _state_home()
         if journal is None:
             journal = self.settings.journal if self.project else "memory"
         self.journal: Journal = open_journal(journal, self.home / "runs.db")

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
+from orchestrator.journal import ENGINE_FOLDER
 from orchestrator.workspace import LoopWorkspace
-from orchestrator.workspace.files import ENGINE_FOLDER, is_utf8
+from orchestrator.workspace.files import is_utf8
 
 MAX_RECORDED = 1_000
 """Files of one program that become artifacts."""

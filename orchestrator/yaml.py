@@ -9,16 +9,15 @@ from pathlib import Path
 from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Union, get_args, get_origin
 
-from pydantic import BaseModel, ValidationError
-
 from orchestrator.errors import ConfigError, nearest
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # it takes long to import, and reading needs none of it
+    from pydantic import BaseModel, ValidationError
     from pydantic_core import ErrorDetails
 
 Place = tuple[str | int, ...]
 """Keys and indexes that lead from the top of a file to a value."""
-M = TypeVar("M", bound=BaseModel)
+M = TypeVar("M", bound="BaseModel")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +47,8 @@ class Document:
         Raises:
             ConfigError: It does not fit; all faults, each with its line.
         """
+        from pydantic import ValidationError
+
         try:
             return model.model_validate(self.data if data is None else data)
         except ValidationError as error:
@@ -203,6 +204,8 @@ def _words(details: ErrorDetails, place: Place, model: type[BaseModel]) -> str:
 
 def _model_at(kind: Any, place: Sequence[str | int]) -> type[BaseModel] | None:
     """Return the model that describes the value at a place; parts that name a member of a union choose it."""
+    from pydantic import BaseModel
+
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         if place and place[0] == kind.__name__:
             place = place[1:]

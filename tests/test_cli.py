@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import ConfigError
-from orchestrator.serve import cli
+from orchestrator.serve import cli, projectlog
 from orchestrator.serve.interrupt import GRACE
+from orchestrator.settings import Settings
 from orchestrator.testing import ScriptedServer, call, text
 from tests.command import HEADER, Ori, command, enter_project
 from tests.engine import served
@@ -192,6 +193,40 @@ def test_a_wrong_setting_is_one_line_without_a_traceback(project: Path, ori: Ori
     said = ori("runs")
     assert said.status == 2
     assert said.err.splitlines() == [f"ori: {project}/ori.yaml:1: unknown key 'limts'; did you mean 'limits'?"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a: [\n", ":2: expected the node content, but found '<stream end>'"),
+        ("journal: 3\n", ":1: journal is 3: input should be a valid string"),
+        ("jurnal: x.db\n", ":1: unknown key 'jurnal'; did you mean 'journal'?"),
+    ],
+    ids=["no YAML", "no name", "unknown"],
+)
+def test_what_is_wrong_with_the_log_is_told_by_commands_that_only_read_it(
+    project: Path, ori: Ori, text: str, said: str
+) -> None:
+    (project / "ori.yaml").write_text(text)
+    assert ori("runs").err.splitlines() == [f"ori: {project}/ori.yaml{said}"]
+
+
+def test_past_runs_can_be_seen_while_other_settings_are_wrong(project: Path, ori: Ori) -> None:
+    ori("run", "hello")
+    (project / "ori.yaml").write_text("max_runs: many\n")
+    assert len(ori("runs", "--json").json) == 1
+
+
+def test_the_log_is_where_the_environment_says(project: Path, ori: Ori, monkeypatch: pytest.MonkeyPatch) -> None:
+    (project / "ori.yaml").write_text('journal: "${OWN_LOG}"\n')
+    monkeypatch.setenv("OWN_LOG", str(project / "own.db"))
+    ori("run", "hello")
+    assert (project / "own.db").exists()
+    assert len(ori("runs", "--json").json) == 1
+
+
+def test_commands_that_only_read_the_log_know_every_part_of_the_settings() -> None:
+    assert set(Settings.model_fields) == projectlog.SETTINGS
 
 
 def test_a_bug_is_one_line_and_verbose_shows_the_traceback() -> None:

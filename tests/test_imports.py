@@ -1,5 +1,13 @@
+import os
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
+
+from orchestrator.journal.log import RunLog
+from orchestrator.journal.sqlite import SqliteJournal
+from tests.sample_run import beginning, run
 
 SLOW = (
     "aiohttp docker docstring_parser duckdb jsonschema mcp openai opentelemetry playwright python_calamine rich "
@@ -15,20 +23,24 @@ for module in pkgutil.walk_packages(orchestrator.__path__, "orchestrator."):
     if module.name not in {DRAWN!r}:
         importlib.import_module(module.name)
 """
-HELP = """
+COMMAND = """
 from orchestrator.serve.cli import main
-sys.argv = ["ori", "--help"]
-sys.exit(main())
+sys.exit(main({!r}))
 """
+ENGINE = f"{SLOW.replace(' ruamel', '')} orchestrator.codec orchestrator.events orchestrator.settings pydantic"
+"""And what only commands need that run something or read events."""
 
 
-def loaded_by(code: str) -> set[str]:
+def loaded_by(code: str, among: str = SLOW, cwd: Path | None = None) -> set[str]:
     """Return which of the slow libraries a fresh interpreter has loaded when the code has ended."""
-    report = f"lambda: print(*sys.modules.keys() & {SLOW!r}.split(), file=sys.stderr)"
+    report = f"lambda: print('loaded:', *sys.modules.keys() & {among!r}.split(), file=sys.stderr)"
     program = f"import atexit, sys\natexit.register({report})\n{code}"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=cwd, env=env
+    )
     assert done.returncode == 0, done.stderr
-    return set(done.stderr.split())
+    return set(done.stderr.rpartition("loaded:")[2].split())
 
 
 def test_the_measure_sees_a_slow_library() -> None:
@@ -44,4 +56,16 @@ def test_no_module_loads_a_slow_library_when_it_is_imported() -> None:
 
 
 def test_the_command_tells_its_usage_without_a_slow_library() -> None:
-    assert loaded_by(HELP) == set()
+    assert loaded_by(COMMAND.format(["--help"])) == set()
+
+
+@pytest.mark.parametrize("more", [[], ["--json"], ["--by", "user"]], ids=["table", "json", "sums"])
+async def test_the_list_of_runs_is_read_without_events_models_and_drawings(tmp_path: Path, more: list[str]) -> None:
+    (tmp_path / "ori.yaml").write_text("limits: {tokens: 500000}\njournal: sqlite\n")
+    journal = SqliteJournal(tmp_path / ".ori" / "runs.db")
+    for name, events in (("ended", run()), ("interrupted", beginning())):
+        log = RunLog(name, journal)
+        for event in events:
+            log.add(event)
+    await journal.aclose()
+    assert loaded_by(COMMAND.format(["runs", *more]), ENGINE, tmp_path) == set()

@@ -32,7 +32,7 @@ from orchestrator.events import (
 )
 from orchestrator.failure import Failure, FailureKind
 from orchestrator.results import Outcome
-from orchestrator.serve import layout, terminal, tree
+from orchestrator.serve import layout, plain, terminal, tree
 from orchestrator.serve.asking import Asker
 from orchestrator.views.progress import Progress
 from tests.sample_run import GOAL, START, USAGE, beginning, called, model, run, subtask
@@ -299,7 +299,7 @@ def test_a_watch_that_breaks_leaves_a_whole_terminal(monkeypatch: pytest.MonkeyP
     [(0.04, "0.0s"), (9.9, "9.9s"), (59.4, "59s"), (59.6, "1:00"), (185, "3:05"), (3723, "1:02:03")],
 )
 def test_times_read_well(seconds: float, text: str) -> None:
-    assert layout.duration(seconds) == text
+    assert plain.duration(seconds) == text
 
 
 def test_the_run_ends_in_the_state_its_result_has() -> None:

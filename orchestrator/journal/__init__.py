@@ -11,12 +11,16 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from orchestrator.errors import ConfigError, JournalError, nearest
-from orchestrator.events import ApprovalAsked, Event, RunStarted
-from orchestrator.messages import Json
 
+if TYPE_CHECKING:  # the list of runs needs no events, and they take long to import
+    from orchestrator.events import ApprovalAsked, Event
+    from orchestrator.messages import Json
+
+ENGINE_FOLDER = ".ori"
+"""Holds a project's runs; no tool looks into it."""
 SignalKind = Literal["approve", "deny", "answer", "cancel"]
 DONE_BY = {"approve": "approved by", "deny": "denied by", "answer": "answered by", "cancel": "cancelled by"}
 """What people read of a signal, before the name of who sent it."""
@@ -139,11 +143,6 @@ class Journal(Protocol):
 
     async def aclose(self) -> None:
         """Write what is left and let go of the store; a closed journal opens again at the next use."""
-
-
-def in_session(start: Event, session: str, user: str | None) -> bool:
-    """Whether an event is the start of a run in a user's session."""
-    return isinstance(start, RunStarted) and (start.session, start.user) == (session, user)
 
 
 def open_journal(journal: str | Path | Journal, default: Path) -> Journal:

@@ -18,7 +18,7 @@ from orchestrator.events import (
     ToolReturned,
     VariableSet,
 )
-from orchestrator.journal import RunInfo, Signal, find_run, in_session, open_status, unknown_run
+from orchestrator.journal import RunInfo, Signal, find_run, open_status, unknown_run
 from orchestrator.journal.watchers import Watchers
 from orchestrator.messages import Usage
 
@@ -85,7 +85,11 @@ class MemoryJournal:
 
     async def session(self, session: str, user: str | None) -> Sequence[Event]:
         """Return starts, ends and variables of the runs of a user's session, in order."""
-        runs = [events for events in self._runs.values() if in_session(events[0], session, user)]
+        runs = [
+            events
+            for events in self._runs.values()
+            if isinstance(start := events[0], RunStarted) and (start.session, start.user) == (session, user)
+        ]
         return [event for events in runs for event in events if isinstance(event, RunStarted | RunEnded | VariableSet)]
 
     async def cost(self, since: float) -> Decimal:

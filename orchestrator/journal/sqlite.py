@@ -10,25 +10,22 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, closing
 from decimal import Decimal
 from hashlib import sha256
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-import orjson
-from pydantic import ValidationError
-
-from orchestrator.codec import decode, payload
 from orchestrator.errors import JournalError
-from orchestrator.events import ApprovalAsked, Event
-from orchestrator.journal import RunInfo, Signal, find_run, in_session, open_status, unknown_run
+from orchestrator.journal import RunInfo, Signal, find_run, queries, unknown_run
 from orchestrator.journal.owner import Owners
 from orchestrator.journal.signals import SignalTable, of_run
+
+if TYPE_CHECKING:
+    from orchestrator.events import ApprovalAsked, Event
 
 _VERSION = 1
 _SCHEMA = f"""
@@ -48,10 +45,6 @@ CREATE TABLE signal(
 CREATE INDEX signal_run ON signal(run);
 PRAGMA user_version = {_VERSION};
 COMMIT;
-"""
-_READ = """
-SELECT event.run, seq, at, type, path, key, CAST(coalesce(blob.bytes, data) AS BLOB)
-FROM event LEFT JOIN blob ON blob.sha256 = data
 """
 _BLOB = 256_000
 """Bytes of data beyond which a row holds the SHA-256 of a blob."""
@@ -107,6 +100,8 @@ class SqliteJournal:
 
     def write(self, event: Event) -> None:
         """Take an event; it is durable only after a `commit` that was called later."""
+        from orchestrator.codec import payload
+
         try:
             data = payload(event)
         except (TypeError, ValueError, RecursionError) as error:
@@ -125,19 +120,19 @@ class SqliteJournal:
     async def events(self, run: str, after: int = 0) -> Sequence[Event]:
         """Return a run's events in order, those after a number."""
         nothing: list[Event] = []
-        events = await self._read(lambda db: list(_events(db, run, after)), nothing)
+        events = await self._read(lambda db: list(queries.events(db, run, after)), nothing)
         if not events and not after:
             raise unknown_run(run, await self._run_ids())
         return events
 
     async def runs(self) -> Sequence[RunInfo]:
         """Return all runs, the newest first."""
-        return await self._read(lambda db: _runs(db, self._owners), [])
+        return await self._read(lambda db: queries.runs(db, self._owners), [])
 
     async def info(self, run: str) -> RunInfo:
         """Return the line of one run."""
         nothing: list[RunInfo] = []
-        infos = await self._read(lambda db: _runs(db, self._owners, run), nothing)
+        infos = await self._read(lambda db: queries.runs(db, self._owners, run), nothing)
         if not infos:
             raise unknown_run(run, await self._run_ids())
         return infos[0]
@@ -149,11 +144,11 @@ class SqliteJournal:
 
     async def session(self, session: str, user: str | None) -> Sequence[Event]:
         """Return starts, ends and variables of the runs of a user's session, in order."""
-        return await self._read(lambda db: _session(db, session, user), [])
+        return await self._read(lambda db: queries.session(db, session, user), [])
 
     async def cost(self, since: float) -> Decimal:
         """Return the money spent on model calls of all runs since a moment."""
-        return await self._read(lambda db: _cost(db, since), Decimal(0))
+        return await self._read(lambda db: queries.cost(db, since), Decimal(0))
 
     async def resolve(self, prefix: str) -> str:
         """Return the id of the one run whose id starts with this."""
@@ -173,7 +168,7 @@ class SqliteJournal:
 
     async def questions(self, run: str | None = None) -> Sequence[ApprovalAsked]:
         """Return the calls that wait for a person's word, of one run or of all, the oldest first."""
-        return await self._read(lambda db: _questions(db, run), [])
+        return await self._read(lambda db: queries.questions(db, run), [])
 
     def own(self, run: str) -> AbstractAsyncContextManager[None]:
         """Be the only one who works on a run, across processes."""
@@ -325,100 +320,8 @@ def _is_set_up(db: sqlite3.Connection, path: Path) -> bool:
     return bool(version)
 
 
-def _events(db: sqlite3.Connection, run: str, after: int) -> Iterator[Event]:
-    rows = db.execute(f"{_READ} WHERE run = ? AND seq > ? ORDER BY seq", (run, after))
-    for number, row in enumerate(rows, start=after + 1):
-        if row[1] != number:
-            raise JournalError(f"event {number} of run {run} is missing")
-        yield _event(*row)
-
-
-def _event(run: str, seq: int, at: float, type_: str, path: str, key: str, data: bytes) -> Event:
-    envelope = orjson.dumps({"run": run, "seq": seq, "at": at, "type": type_, "path": path, "key": key})
-    try:
-        return decode(envelope[:-1] + (b"," if len(data) > 2 else b"") + data[1:])
-    except ValidationError as error:
-        raise _unreadable(run, seq, error)
-
-
-def _questions(db: sqlite3.Connection, run: str | None) -> list[ApprovalAsked]:
-    rows = db.execute(f"{_READ} {_OPEN_QUESTIONS} AND (? IS NULL OR event.run = ?) ORDER BY at, seq", (run, run))
-    return [event for row in rows if isinstance(event := _event(*row), ApprovalAsked)]
-
-
-def _unreadable(run: str, seq: int, error: ValueError) -> JournalError:
-    why = str(error)
-    if isinstance(error, ValidationError):
-        first = error.errors(include_url=False, include_input=False)[0]
-        why = f"{'.'.join(map(str, first['loc']))} {first['msg']}".strip()
-    return JournalError(f"event {seq} of run {run} cannot be read: {why}")
-
-
-def _runs(db: sqlite3.Connection, owners: Owners, only: str | None = None) -> list[RunInfo]:
-    ends = {run: (at, data["result"]) for run, at, data in _load(db, _STANDING_ENDS, only, only)}
-    waiting = Counter(question.run for question in _questions(db, only))
-    infos: dict[str, RunInfo] = {}
-    for run, at, data in _load(db, _STARTS, only, only):
-        ended, result = ends.get(run, (None, None))
-        usages = [result["usage"]] if result else [x["usage"] for _, _, x in _load(db, _REPLIES, run)]
-        costs = [Decimal(usage["cost"]) for usage in usages if usage["cost"] is not None]
-        infos[run] = RunInfo(
-            run=run,
-            goal=data["goal"],
-            status=result["status"] if result else open_status(owners.held(run), waiting[run]),
-            started=at,
-            ended=ended,
-            cost=str(sum(costs)) if costs else None,
-            tokens=sum(usage["prompt"] + usage["completion"] for usage in usages),
-            waiting=waiting[run],
-            session=data.get("session"),
-            user=data.get("user"),
-        )
-    return list(infos.values())
-
-
-def _session(db: sqlite3.Connection, session: str, user: str | None) -> list[Event]:
-    found: list[Event] = []
-    started = f"{_READ} WHERE type = 'run.started' AND key = ? ORDER BY at"
-    for row in db.execute(started, (session,)).fetchall():
-        start = _event(*row)
-        if in_session(start, session, user):
-            later = db.execute(f"{_READ} WHERE run = ? AND type IN ('variable.set', 'run.ended') ORDER BY seq", row[:1])
-            found += [start, *(_event(*other) for other in later)]
-    return found
-
-
-def _cost(db: sqlite3.Connection, since: float) -> Decimal:
-    replies = [reply for _, _, reply in _load(db, "WHERE type = 'model.replied' AND at >= ?", since)]
-    paid = [reply["usage"]["cost"] for reply in replies if not reply.get("replayed")]
-    return sum((Decimal(cost) for cost in paid if cost is not None), Decimal(0))
-
-
-def _load(db: sqlite3.Connection, where: str, *values: str | float | None) -> Iterator[tuple[str, float, Any]]:
-    for run, seq, at, _, _, _, data in db.execute(f"{_READ} {where}", values):
-        try:
-            yield run, at, orjson.loads(data)
-        except ValueError as error:
-            raise _unreadable(run, seq, error)
-
-
-_REPLIES = "WHERE type = 'model.replied' AND run = ?"
-_STARTS = "WHERE type = 'run.started' AND (? IS NULL OR event.run = ?) ORDER BY at DESC, event.rowid DESC"
-_STANDING_ENDS = """
-WHERE type = 'run.ended' AND (? IS NULL OR event.run = ?) AND NOT EXISTS (
-    SELECT 1 FROM event AS later WHERE later.type = 'run.resumed' AND later.run = event.run AND later.seq > event.seq
-) ORDER BY seq
-"""
 _SIZE = "SELECT coalesce(sum(length(CAST(data AS BLOB))), 0) FROM event WHERE run = ?"
 _BLOBS_OF_ONE = """
 SELECT sha256, length(bytes) FROM blob WHERE sha256 IN (SELECT data FROM event WHERE run = ?)
 AND sha256 NOT IN (SELECT data FROM event WHERE run != ? AND length(data) = 64)
-"""
-_OPEN_QUESTIONS = """
-WHERE type = 'approval.asked' AND NOT EXISTS (
-    SELECT 1 FROM signal WHERE signal.run = event.run AND signal.key = event.key
-) AND NOT EXISTS (
-    SELECT 1 FROM event AS later WHERE later.run = event.run AND later.seq > event.seq
-    AND (later.type = 'run.ended' OR later.key = event.key AND later.type = 'tool.returned')
-)
 """

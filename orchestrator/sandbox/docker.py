@@ -23,12 +23,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel, ByteSize, ConfigDict, Field
 
 from orchestrator.errors import ToolError
+from orchestrator.journal import ENGINE_FOLDER
 from orchestrator.sandbox import Language, Ran
 from orchestrator.sandbox.client import OWNER_LABEL, RUN_LABEL, connect, find_image, hanging_up, said_plainly, sweep
 from orchestrator.sandbox.output import Output
 from orchestrator.sandbox.owner import owner
 from orchestrator.threads import ThreadPool
-from orchestrator.workspace.files import ENGINE_FOLDER, disk_usage, format_size
+from orchestrator.workspace.files import disk_usage, format_size
 
 if TYPE_CHECKING:
     from docker import APIClient

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.errors import JournalError
+from orchestrator.serve.projectlog import open_log
 from orchestrator.serve.report import DONE, NEEDS_A_LOOK, Report
 
 if TYPE_CHECKING:
@@ -21,8 +22,6 @@ _FINISHED = ("done", "partial", "failed", "cancelled")
 
 def gc(args: Namespace) -> Report:
     """Delete runs that ended long ago; with `--all`, also those that were interrupted or wait for people."""
-    from orchestrator.serve.history import open_log
-
     before = time.time() - args.older
     log = open_log(args.project)
     infos = asyncio.run(log.journal.runs())

@@ -251,10 +251,9 @@ def _on_stdout(report: Report, as_json: bool) -> str:
 
         return orjson.dumps(report.data, default=str, option=orjson.OPT_INDENT_2).decode()
     if report.draw:
-        from orchestrator.serve import layout
+        from orchestrator.serve import plain
 
-        width = layout.columns(sys.stdout)
-        return layout.to_text(report.draw(width), width, sys.stdout.isatty())
+        return report.draw(plain.columns(sys.stdout), sys.stdout.isatty())
     return _printable(report.text) if sys.stdout.isatty() else report.text
 
 

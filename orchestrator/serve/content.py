@@ -7,6 +7,7 @@ import re
 from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -96,7 +97,7 @@ def _catalog(args: Namespace) -> Catalog:
 def _listed(data: object, titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Report:
     from orchestrator.serve import layout
 
-    return Report(data=data, draw=lambda width: layout.table(titles, rows))
+    return Report(data=data, draw=partial(layout.table, titles, rows))
 
 
 def _template(name: str) -> str:

@@ -6,15 +6,18 @@ import asyncio
 import json
 import sys
 from argparse import Namespace
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.errors import ConfigError, JournalError
+from orchestrator.serve import plain
+from orchestrator.serve.projectlog import open_log
 from orchestrator.serve.report import DONE, NEEDS_A_LOOK, Report
 
 if TYPE_CHECKING:
@@ -33,27 +36,7 @@ class _Past:
     events: Sequence[Event]
     home: Path
     """The run's own folder."""
-    secrets: Sequence[str]
-
-
-@dataclass(frozen=True, slots=True)
-class _Log:
-    """The log of a project."""
-
-    journal: Journal
-    runs: Path
-    """Holds a folder for each run."""
-    secrets: Sequence[str]
-
-
-def open_log(project: Path) -> _Log:
-    """Return the log of a project, without all that working on a run needs: that takes longer than most commands."""
-    from orchestrator.journal import open_journal
-    from orchestrator.settings import load_settings
-    from orchestrator.workspace.files import ENGINE_FOLDER
-
-    settings, home = load_settings(project), project.resolve() / ENGINE_FOLDER
-    return _Log(open_journal(settings.journal, home / "runs.db"), home / "runs", settings.secrets())
+    redact: Callable[[str], str]
 
 
 def runs(args: Namespace) -> Report:
@@ -63,15 +46,13 @@ def runs(args: Namespace) -> Report:
         return Report(data=[], note=f"no runs yet in {args.project}")
     if args.by:
         return _used(infos, args.by)
-    from orchestrator.serve import layout
-
     titles = ("run", "status", "started", "time", "tokens", "goal")
     rows = [
         (
             info.run,
             info.status,
             f"{datetime.fromtimestamp(info.started):%Y-%m-%d %H:%M}",
-            layout.duration(info.ended - info.started) if info.ended else "",
+            plain.duration(info.ended - info.started) if info.ended else "",
             f"{info.tokens:,}",
             info.goal[:500],
         )
@@ -80,15 +61,13 @@ def runs(args: Namespace) -> Report:
     waiting = sum(info.waiting for info in infos)
     return Report(
         data=[asdict(info) for info in infos],
-        draw=lambda width: layout.table(titles, rows, width),
+        draw=partial(plain.table, titles, rows),
         note=f"{waiting} calls wait for a person: ori inbox" if waiting else "",
     )
 
 
 def _used(infos: Sequence[RunInfo], by: str) -> Report:
     """Sum up what runs have used, by whom they were for."""
-    from orchestrator.serve import layout
-
     groups: dict[str, list[RunInfo]] = {}
     for info in infos:
         groups.setdefault(getattr(info, by) or "", []).append(info)
@@ -102,7 +81,7 @@ def _used(infos: Sequence[RunInfo], by: str) -> Report:
         for name, group in sorted(groups.items())
     ]
     rows = [(f"{d[by] or '(none)'}", f"{d['runs']}", f"{d['tokens']:,}", f"{d['cost'] or ''}") for d in data]
-    return Report(data=data, draw=lambda width: layout.table((by, "runs", "tokens", "cost"), rows, width))
+    return Report(data=data, draw=partial(plain.table, (by, "runs", "tokens", "cost"), rows))
 
 
 def show(args: Namespace) -> Report:
@@ -111,8 +90,7 @@ def show(args: Namespace) -> Report:
     With `--verbose`, log each event too, with prompts and replies.
     """
     from orchestrator.codec import encode
-    from orchestrator.serve import terminal, tree
-    from orchestrator.text.redact import Redactor
+    from orchestrator.serve import layout, terminal, tree
     from orchestrator.views.log import log_to, stream_logger
     from orchestrator.views.progress import Progress
 
@@ -121,7 +99,7 @@ def show(args: Namespace) -> Report:
         news = follow(open_log(args.project).journal, past.info.run, past.events[-1].seq)
         asyncio.run(terminal.watch(news, sys.stderr, before=past.events, ours=False))
         past = _read(args)
-    log = log_to(stream_logger(sys.stderr, verbose=True), Redactor(past.secrets).text)
+    log = log_to(stream_logger(sys.stderr, verbose=True), past.redact)
     progress = Progress()
     for event in past.events:
         progress.apply(event)
@@ -130,7 +108,7 @@ def show(args: Namespace) -> Report:
     if past.info.ended is None and past.info.status != "running":
         progress.stop(past.info.status, progress.now)
     data = asdict(past.info) | {"events": [json.loads(encode(event)) for event in past.events]}
-    return Report(data=data, draw=lambda width: tree.show(progress, width))
+    return Report(data=data, draw=lambda width, color: layout.to_text(tree.show(progress, width), width, color))
 
 
 async def follow(journal: Journal, run: str, after: int) -> AsyncIterator[Event]:
@@ -170,12 +148,11 @@ def record(args: Namespace) -> Report:
     """Write a run's replies as a recording, which a scenario can name."""
     from orchestrator.events import ArtifactStored, RunStarted
     from orchestrator.models.recorder import record as recorded
-    from orchestrator.text.redact import Redactor
     from orchestrator.workspace import Workspace
 
     past = _read(args)
     root = next(Path(event.workspace) for event in past.events if isinstance(event, RunStarted))
-    changes, redact = Workspace(root, past.home).changes, Redactor(past.secrets).text
+    changes, redact = Workspace(root, past.home).changes, past.redact
 
     def content(change: ArtifactStored) -> bytes | None:
         data = changes.content(change)
@@ -200,7 +177,7 @@ def _read(args: Namespace) -> _Past:
 
     async def read() -> _Past:
         run = await resolve(log.journal, args.run)
-        return _Past(await log.journal.info(run), await log.journal.events(run), log.runs / run, log.secrets)
+        return _Past(await log.journal.info(run), await log.journal.events(run), log.runs / run, log.redactor().text)
 
     return asyncio.run(read())
 

@@ -39,7 +39,7 @@ def inbox(args: Namespace) -> Report:
 
 def describe(question: ApprovalAsked) -> Iterator[str]:
     """Say what waits, why, and which commands answer."""
-    from orchestrator.serve.layout import duration
+    from orchestrator.serve.plain import duration
     from orchestrator.serve.report import one_line
 
     waited = duration(round(time.time() - question.at))

@@ -7,6 +7,7 @@ from argparse import Namespace
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
 from datetime import datetime
+from functools import partial
 from typing import Any, TypeVar
 
 import orjson
@@ -39,7 +40,7 @@ def list_all(args: Namespace) -> Report:
     ]
     if not rows:
         return Report(data=[], note="nothing is remembered")
-    return Report(data=_data(memories), draw=lambda width: layout.table(titles, rows, width))
+    return Report(data=_data(memories), draw=partial(layout.table, titles, rows))
 
 
 def export(args: Namespace) -> Report:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
+from typing import Any
 
 DONE, FAILED, WRONG_USE, NEEDS_A_LOOK, INTERRUPTED = 0, 1, 2, 3, 130
 """Exit statuses."""
@@ -21,8 +18,8 @@ class Report:
     """The one JSON document that `--json` prints."""
     text: str = ""
     """What stands on stdout without `--json`."""
-    draw: Callable[[int], RenderableType] | None = None
-    """Instead of the text: makes something to draw that is so many columns wide."""
+    draw: Callable[[int, bool], str] | None = None
+    """Makes the text instead: so many columns wide, and in colours or not."""
     note: str = ""
     """What goes to stderr, either way."""
     status: int = DONE

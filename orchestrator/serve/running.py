@@ -8,6 +8,7 @@ from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout, suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -137,9 +138,9 @@ async def checked(orchestrator: Orchestrator, result: RunResult, scenario: Scena
 
 def summary(result: RunResult, checks: Sequence[CheckResult]) -> Iterator[str]:
     """Say how a run went: what is not the answer itself."""
-    from orchestrator.serve import layout
+    from orchestrator.serve import plain
 
-    yield f"{result.status.replace('_', ' ')}: {layout.usage_text(result.usage)}"
+    yield f"{result.status.replace('_', ' ')}: {plain.usage_text(result.usage)}"
     if result.status != "done":
         yield f"  {result.failure.message if result.failure else result.stop_reason}"
     yield from (f"  {_ended(outcome)}" for outcome in result.outcomes.values() if outcome.status != "done")
@@ -202,7 +203,7 @@ def plan(args: Namespace) -> Report:
         note += f"\n{args.output} is written; edit it, then: ori run --plan {args.output}"
     rows = [(s.id, s.performer, ", ".join(s.after), s.goal) for s in plan.subtasks]
     data = {"plan": plan.model_dump(mode="json", exclude_defaults=True), "estimate": asdict(estimate)}
-    return Report(data=data, note=note, draw=lambda width: layout.table(("subtask", "role", "after", "goal"), rows))
+    return Report(data=data, note=note, draw=partial(layout.table, ("subtask", "role", "after", "goal"), rows))
 
 
 async def _estimate(orchestrator: Orchestrator, preview: Preview) -> Estimate | None:
@@ -219,12 +220,12 @@ async def _estimate(orchestrator: Orchestrator, preview: Preview) -> Estimate | 
 
 
 def _expected(estimate: Estimate) -> str:
-    from orchestrator.serve import layout
+    from orchestrator.serve import plain
 
     basis = (
         f"{estimate.past} earlier subtasks" if estimate.past else "a rule of thumb: no earlier subtasks of these roles"
     )
-    size = f"{estimate.calls} model calls, {estimate.tokens:,} tokens, {layout.duration(estimate.seconds)}"
+    size = f"{estimate.calls} model calls, {estimate.tokens:,} tokens, {plain.duration(estimate.seconds)}"
     return f"estimate: about {size} along {' → '.join(estimate.chain)} (from {basis})"
 
 

@@ -32,7 +32,7 @@ from orchestrator.events import (
 )
 from orchestrator.journal import DONE_BY
 from orchestrator.serve.asking import Asker
-from orchestrator.serve.layout import count, cut, usage_text
+from orchestrator.serve.plain import count, cut, usage_text
 from orchestrator.serve.report import one_line
 from orchestrator.serve.tree import asked, spent, tree
 from orchestrator.views.progress import Progress

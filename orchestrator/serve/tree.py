@@ -10,7 +10,7 @@ from rich.console import Group
 from rich.text import Text
 
 from orchestrator.events import ApprovalAsked
-from orchestrator.serve.layout import count, cut, duration, money, usage_text
+from orchestrator.serve.plain import count, cut, duration, money, usage_text
 from orchestrator.serve.report import one_line
 from orchestrator.views.progress import Call, Node, Progress, Turn
 

@@ -16,10 +16,10 @@ from pathlib import Path, PurePosixPath
 
 from orchestrator.errors import ConfigError, ToolError, nearest
 from orchestrator.events import ArtifactStored
+from orchestrator.journal import ENGINE_FOLDER
 from orchestrator.results import Artifact
 from orchestrator.workspace.changes import FileChanges
 from orchestrator.workspace.files import (
-    ENGINE_FOLDER,
     FileInfo,
     as_tool_error,
     format_files,

@@ -15,8 +15,6 @@ from typing import NamedTuple
 
 from orchestrator.errors import ToolError
 
-ENGINE_FOLDER = ".ori"
-"""Holds a project's runs; no tool looks into it."""
 MAX_READ = 200_000_000
 """Bytes of the largest file that is read as a whole."""
 _MEDIA_TYPES = {
