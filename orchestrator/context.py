@@ -182,8 +182,8 @@ class RunContext:
 CallKind = Literal["person", "model", "tool", "summary", "rank"]
 
 
-def record_key(path: str, turn: int, kind: CallKind, number: int | None = None) -> str:
-    """Return the address of a record: `path:turn:kind`, with `.number` for a tool call."""
+def record_key(path: str, turn: int, kind: CallKind, number: int | str | None = None) -> str:
+    """Return the address of a record: `path:turn:kind`, with `.number` for one of several."""
     return f"{path}:{turn}:{kind}" if number is None else f"{path}:{turn}:{kind}.{number}"
 
 

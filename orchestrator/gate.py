@@ -5,13 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
+
+import orjson
 
 from orchestrator.context import RunContext, record_key
 from orchestrator.conversation import Conversation
 from orchestrator.errors import ToolError
 from orchestrator.events import ApprovalAsked, SubtaskWaiting, ToolStarted
 from orchestrator.journal import Signal
+from orchestrator.messages import Json
 from orchestrator.policy import Act, Reason, Trust, destinations, reason_to_ask
 from orchestrator.shift import Shift
 from orchestrator.tool import Tool
@@ -95,6 +99,27 @@ class Gate:
             expects="either",
         )
 
+    def change(self, was: Tool, now: Tool, arguments: str) -> ApprovalAsked:
+        """Return what a person is asked about a tool that is no longer what the run was told.
+
+        Whichever loops call it, that is one question, and the word on it holds until the tool changes again.
+
+        Args:
+            was: The tool as the loop knows it.
+            now: As it is.
+            arguments: Of the call, as JSON.
+        """
+        terms, told = now.terms(), was.terms()
+        changes = [f"{name}: {_json(told[name])} → {_json(terms[name])}" for name in terms if terms[name] != told[name]]
+        identity = f"{now.name}-{sha256(_json(terms).encode()).hexdigest()[:8]}"
+        return ApprovalAsked(
+            path=self.path,
+            key=record_key(self.path.partition("/")[0], 0, "person", identity),
+            name=now.title or now.name,
+            arguments=self.context.redact(arguments),
+            why=self.context.redact(self.context.text("tool_changed", changes="\n".join(changes))),
+        )
+
     async def first(self, questions: Mapping[str, ApprovalAsked]) -> Signal:
         """Wait for the first word on any of these; meanwhile others work, and the loop's time stands."""
         people = self.context.people
@@ -110,6 +135,10 @@ class Gate:
         """Put questions to people."""
         for question in questions:
             self.context.people.ask(question)
+
+
+def _json(value: Json) -> str:
+    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
 
 
 def _stands_in(url: str, conversation: Conversation) -> bool:

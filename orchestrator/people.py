@@ -115,7 +115,7 @@ class People:
             return
         if key not in self.waiting:
             self.waiting[key] = self._log.add(question)
-        if self._approve is not None:
+        if self._approve is not None and key not in self._asking:
             self._asking[key] = self._group.create_task(self._put(self._approve, self.waiting[key]))
 
     def answered(self, keys: Iterable[str]) -> bool:

@@ -173,7 +173,7 @@ class Preparation:
         return {
             "limits": context.limits.model_dump(mode="json", exclude_unset=True),
             "roles": {name: role.frozen() for name, role in context.roles.items()},
-            "tools": {n: {"description": t.description, "parameters": dict(t.parameters)} for n, t in tools.items()},
+            "tools": {name: tool.terms() for name, tool in tools.items()},
             "models": {key: context.models(key)[0].name for key in sorted({r.model for r in context.roles.values()})},
             "delegable": context.delegable,
         }

@@ -152,6 +152,8 @@ class Tool:
     """Told what was wrong with arguments that could not be bound; returns what the model reads."""
     title: str = ""
     """What people call it, where that is another name."""
+    current: Callable[[], Awaitable[Tool]] | None = None
+    """Returns what it is by now, where it comes from somebody who may change it; a person is asked about a change."""
     settings: Any = None
     """What `ori.yaml` says of its toolset."""
     missing: Callable[[], str] = field(default=lambda: "")
@@ -176,6 +178,16 @@ class Tool:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the plain function, as in a test: `await query_orders(day)`."""
         return self.__wrapped__(*args, **kwargs)
+
+    def terms(self) -> dict[str, Json]:
+        """Return what models and people go by when they use it."""
+        parameters = dict(self.parameters)
+        return {
+            "description": self.description,
+            "parameters": parameters,
+            "effect": self.effect,
+            "untrusted": self.untrusted,
+        }
 
     def spec(self) -> ToolSpec:
         """Return what a model sees."""

@@ -21,7 +21,7 @@ from orchestrator.fitting import quote
 from orchestrator.gate import Gate
 from orchestrator.images import fit
 from orchestrator.journal import Signal
-from orchestrator.messages import Message, ToolCall, ToolSpec
+from orchestrator.messages import Message, ToolCall
 from orchestrator.models.tokens import count
 from orchestrator.resources import Resources
 from orchestrator.text.redact import redact_json
@@ -63,15 +63,21 @@ class Toolbox:
         for_programs: bool = False,
     ) -> None:
         self.network = context.network.also(gate.allow)
-        self.context, self.path, self.tools, self.workspace = context, path, tools, workspace
+        self.context, self.path, self.workspace = context, path, workspace
         self.conversation, self.gate, self.for_programs = conversation, gate, for_programs
         self.resources = Resources()
         """What the loop's tools keep open; whoever runs the loop closes it."""
-        self.specs: tuple[ToolSpec, ...] = tuple(tool.spec() for tool in tools.values() if tool.name not in hidden)
-        self.counts = count(orjson.dumps(self.specs))
-        """What the tools are made of, as a prompt has them."""
+        self._hidden = hidden
+        self._offer(tools)
         self.cut_at = min(CUT_AT, window // 2)
         self.image_size = image_size
+
+    def _offer(self, tools: Mapping[str, Tool]) -> None:
+        """Let the loop call these tools."""
+        self.tools = tools
+        self.specs = tuple(tool.spec() for tool in tools.values() if tool.name not in self._hidden)
+        self.counts = count(orjson.dumps(self.specs))
+        """What the tools are made of, as a prompt has them."""
 
     async def run(
         self, calls: Sequence[ToolCall], turn: int, *, most: int | None = None, why_not: str = ""
@@ -95,14 +101,42 @@ class Toolbox:
         for job in jobs[len(jobs[:most]) :]:
             job.refuse(why_not)
         jobs = [job for job in jobs if job.key not in observed]
+        await self._catch_up(jobs)
         await self._ask(jobs)
         for stretch in stretches(jobs):
             answered = await (self._run_as_allowed(stretch) if stretch[0].question else self._run(stretch))
             observed |= {observation.key: observation for observation in answered}
         return [observed[record_key(self.path, turn, "tool", number)] for number in range(len(calls))]
 
+    async def _catch_up(self, jobs: Sequence[Job]) -> None:
+        """Take tools that have changed as they are now, where a person accepts that; else refuse their calls."""
+        changed: dict[str, Tool] = {}
+        for job in jobs:
+            if job.tool is None or job.tool.current is None or self._is_recorded(job.tool):
+                continue
+            try:
+                now = await job.tool.current()
+            except ToolError as error:
+                job.fail(str(error))
+                job.arguments = None
+            else:
+                if now.terms() != job.tool.terms():
+                    job.question, changed[job.key] = self.gate.change(job.tool, now, job.text), now
+        self._put(jobs)
+        for job in jobs:
+            if (question := job.question) is None:
+                continue
+            job.question, word = None, await self.gate.first({question.key: question})
+            if word.kind == "deny":
+                self._deny(job, word)
+                continue
+            now, job.result = changed[job.key], None
+            self.context.offer = self.context.offer.changed(now)
+            self._offer({**self.tools, now.name: now})
+            self._bind(job, job.text)
+
     async def _ask(self, jobs: Sequence[Job]) -> None:
-        """Find out which calls wait for a person, and ask; where nobody can be asked, they are refused."""
+        """Find out which calls wait for a person, and ask."""
         for job in jobs:
             if not job.tool or job.arguments is None or self._is_recorded(job.tool):
                 continue
@@ -110,14 +144,22 @@ class Toolbox:
                 loop = (self.conversation, self.workspace)
                 goes_to = job.tool.goes_to(self._context_of(job)) if job.tool.goes_to else ""
                 job.question = self.gate.question(job.key, job.tool, job.arguments, job.text, loop, goes_to)
-        asked = [job for job in jobs if job.question]
+        self._put(jobs)
+
+    def _put(self, jobs: Sequence[Job]) -> None:
+        """Put the questions on calls to people; where nobody can be asked, the calls are refused."""
         if self.context.people.reachable:
-            self.gate.ask(job.question for job in asked if job.question)
+            self.gate.ask(job.question for job in jobs if job.question)
             return
-        for job in asked:
-            assert job.question is not None
-            job.fail(self.context.text("nobody_to_ask", why=job.question.why, place=job.question.destination))
-            job.arguments = job.question = None
+        for job in jobs:
+            if job.question:
+                job.fail(self.context.text("nobody_to_ask", why=job.question.why, place=job.question.destination))
+                job.arguments = job.question = None
+
+    def _deny(self, job: Job, word: Signal) -> None:
+        why = str(word.data.get("why") or "")
+        job.refuse(self.context.text("denied", by=word.by, why=why).rstrip())
+        job.arguments = None
 
     async def _is_in_doubt(self, job: Job, tool: Tool) -> bool:
         """Whether a call that must not be repeated was begun before the interruption: its tool tells, or a person."""
@@ -164,10 +206,9 @@ class Toolbox:
     def _heed(self, job: Job, word: Signal) -> None:
         """Make of a call what a person said."""
         assert job.tool is not None
-        said = str(word.data.get("text") or word.data.get("why") or "")
+        said = str(word.data.get("text") or "")
         if word.kind == "deny":
-            job.refuse(self.context.text("denied", by=word.by, why=said).rstrip())
-            job.arguments = None
+            self._deny(job, word)
         elif word.kind == "answer" and job.tool.asks:
             job.answer = said
         elif word.kind == "answer":

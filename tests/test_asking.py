@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Literal, TextIO
 
 import pytest
@@ -13,11 +14,13 @@ from orchestrator.serve.asking import Asker, read_word
 Expects = Literal["approval", "answer", "either"]
 
 
-def question(expects: Expects = "approval") -> ApprovalAsked:
-    return ApprovalAsked(
+def question(expects: Expects = "approval", **more: Any) -> ApprovalAsked:
+    asked = ApprovalAsked(
         run="r1", path="ori/a", key="ori/a:1:tool.0", name="send", arguments='{"to": "王"}', why="it goes outside",
         destination="eve@evil.example", sources=("https://a.example/x",), expects=expects,
+        parameters={"type": "object"} if expects == "approval" else None,
     )  # fmt: skip
+    return replace(asked, **more)
 
 
 @pytest.mark.parametrize(
@@ -97,6 +100,22 @@ async def test_a_question_shows_what_why_where_and_what_was_read_before(terminal
     assert '? ori/a wants: send {"to": "王"}' in shown
     assert "it goes outside: eve@evil.example" in shown
     assert "it was read before: https://a.example/x" in shown
+
+
+async def test_a_model_s_question_is_shown_in_its_own_words(terminal: Terminal) -> None:
+    terminal.types("red\n")
+    arguments = '{"question": "Which colour?\\nI need one.", "options": ["red", "blue"]}'
+    await Asker(terminal.read, terminal.write).approve(question("answer", arguments=arguments, sources=()))
+    assert terminal.shows() == "? ori/a asks: Which colour? I need one. (red · blue)\n  your answer · later\n> "
+
+
+async def test_long_reasons_are_shown_whole_and_without_control_characters(terminal: Terminal) -> None:
+    terminal.types("y\n")
+    changed = f"its server has changed it\ndescription: {'x' * 3000}\x1b[2J!"
+    await Asker(terminal.read, terminal.write).approve(question(why=changed, destination="", parameters=None))
+    shown = terminal.shows()
+    assert f"  its server has changed it\n  description: {'x' * 3000}[2J!\n" in shown
+    assert "e JSON" not in shown
 
 
 async def test_it_is_asked_until_the_line_means_something(terminal: Terminal) -> None:

@@ -72,7 +72,7 @@ async def test_its_tools_are_called_and_a_changed_one_is_not(tmp_path: Path) -> 
                 try:
                     await at.call(forecast, '{"city": "北京"}')
                 except ToolError as error:
-                    assert "changed it since this run began" in str(error)
+                    assert "its server has just changed it" in str(error)
                     break
 
 

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from orchestrator.events import (
+    ApprovalAsked,
     BudgetReached,
     Compacted,
     Event,
@@ -218,6 +219,18 @@ async def test_without_a_terminal_each_lasting_change_is_one_plain_line() -> Non
     assert "warning: the journal is slow" in lines
     assert lines[-1].startswith("ori done (14s): ")
     assert "\x1b" not in file.getvalue()
+
+
+async def test_a_call_that_waits_is_one_plain_line_with_the_command_that_answers() -> None:
+    file, at = io.StringIO(), START + 6
+    asks = ApprovalAsked(
+        run="r1", path="ori/trend", key="ori/trend:2:tool.0", at=at, name="ask_person", expects="answer",
+        arguments='{"question": "哪一年？", "options": ["2024", "2025"]}', why="it asks you",
+    )  # fmt: skip
+    waits = SubtaskWaiting(path="ori/trend", at=at, id="trend", why="ask_person: it asks you")
+    await terminal.watch(arriving([*beginning(), asks, waits]), file)
+    [line] = [line for line in file.getvalue().splitlines() if "  trend " in line and "started" not in line]
+    assert line.endswith("s  trend asks: ori answer r1 ori/trend:2:tool.0 哪一年？ (2024 · 2025)")
 
 
 def screen(events: AsyncIterator[Event], asker: Asker | None = None) -> str:

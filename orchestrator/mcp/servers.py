@@ -11,8 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from orchestrator.errors import ConfigError, ToolError, nearest
 from orchestrator.mcp.connection import LAST_WORDS, Connection, Definition, ServerGone, connect
 from orchestrator.mcp.names import EVERYTHING, SEPARATOR, shown_name, wire_name
@@ -57,17 +55,16 @@ class Offer:
         return role.model_copy(update={"tools": tools, "approval": self.names(role.approval)})
 
     def as_told(self, told: Mapping[str, Mapping[str, Any]]) -> Offer:
-        """Return the offer to a resumed run: what was told of otherwise when it began is missing.
+        """Return the offer to a resumed run: its tools are what they were when it began.
 
         Args:
-            told: Description and parameters by name.
+            told: Terms of tools by name.
         """
-        changed = {
-            name: replace(tool, missing=lambda: "its server has changed it since; resume with `--refresh` to use it")
-            for name, tool in self.tools.items()
-            if name in told and told[name] != {"description": tool.description, "parameters": tool.parameters}
-        }
-        return replace(self, tools={**self.tools, **changed})
+        return replace(self, tools={name: replace(tool, **told.get(name, {})) for name, tool in self.tools.items()})
+
+    def changed(self, tool: Tool) -> Offer:
+        """Return the offer after a person has accepted a tool as it is now."""
+        return replace(self, tools={**self.tools, tool.title: tool})
 
     def _named(self, entry: str) -> Iterator[str]:
         server, separator, tool = entry.partition(SEPARATOR)
@@ -169,17 +166,36 @@ class Servers:
             untrusted=definition.open_world,
             destinations=tuple(there),
             source=f"MCP server {server}",
+            current=partial(self._current, server, definition.name),
         )
 
-    async def _call(self, server: str, known: Definition, arguments: dict[str, Any], context: ToolContext) -> Any:
-        """Call a tool, if it is still what the run was told it is."""
-        shown = shown_name(server, known.name)
+    async def _current(self, server: str, name: str) -> Tool:
+        """Return a tool as it is by now."""
+        _, definition = await self._reach(server, name)
+        return self._tool(server, definition)
+
+    async def _reach(self, server: str, name: str) -> tuple[Connection, Definition]:
+        """Return the connection for a call of a tool, and what the tool is by now.
+
+        Raises:
+            ToolError: The server cannot be reached, or has no such tool any more.
+        """
+        shown = shown_name(server, name)
         try:
             connection = await self._connection(server)
         except ToolError as error:
             raise ToolError(f"{shown} was not called: {error}") from None
-        if (now := connection.definitions.get(known.name)) != known:
-            raise ToolError(_changed(shown, now, connection.definitions))
+        if (definition := connection.definitions.get(name)) is None:
+            offered = [shown_name(server, other) for other in connection.definitions]
+            raise ToolError(f"{shown} was not called: the server no longer has it{nearest(shown, offered)}")
+        return connection, definition
+
+    async def _call(self, server: str, known: Definition, arguments: dict[str, Any], context: ToolContext) -> Any:
+        """Call a tool, if it is still what was agreed to."""
+        shown = shown_name(server, known.name)
+        connection, now = await self._reach(server, known.name)
+        if now != known:
+            raise ToolError(f"{shown} was not called: its server has just changed it; call it again to ask a person")
 
         async def tell(progress: float, total: float | None, message: str | None) -> None:
             share = f"{progress:g}" if total is None else f"{progress:g}/{total:g}"
@@ -201,14 +217,3 @@ async def opened(settings: Settings, folder: Path) -> AsyncIterator[Servers]:
     """Give the servers of a project outside of any run; those that were started end with this."""
     async with Resources() as resources:
         yield Servers(settings, folder, lambda: resources, Redactor(settings.secrets()).text)
-
-
-def _changed(shown: str, now: Definition | None, offered: Mapping[str, Definition]) -> str:
-    """Say to a model that a tool is no longer what the run began with: what was agreed to was something else."""
-    if now is None:
-        return f"{shown} was not called: the server no longer has it{nearest(shown, offered)}"
-    schema = orjson.dumps(now.parameters).decode()
-    return (
-        f"{shown} was not called: the server has changed it since this run began. This run cannot use it any more; "
-        f"a new run takes it as it is now: {now.description} Its arguments: {schema}"
-    )

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, TextIO
 
+from orchestrator.serve.report import one_line
+
 if TYPE_CHECKING:
     from orchestrator.events import ApprovalAsked
-
-_HELP = "y: yes · n WHY: no · e JSON: yes, with these arguments · later: leave it in `ori inbox`"
 
 
 def interactive() -> bool:
@@ -71,6 +71,27 @@ class Asker:
         return line.decode("utf-8", "replace") + "\n"
 
 
+def what(question: ApprovalAsked) -> str:
+    """Say which call waits for a person; a question stands there in its own words."""
+    if question.expects != "answer":
+        return f"{question.name} {one_line(question.arguments)}"
+    try:
+        said = json.loads(question.arguments).values()
+    except (ValueError, AttributeError):
+        said = [question.arguments]
+    words = (f"({' · '.join(map(str, part))})" if isinstance(part, list) else str(part) for part in said if part)
+    return one_line(" ".join(words))
+
+
+def why(question: ApprovalAsked) -> list[str]:
+    """Say, line by line, why a call waits, where it goes, and what strangers may have to do with it."""
+    where = f": {question.destination}" if question.destination else ""
+    lines = [] if question.expects == "answer" else f"{question.why}{where}".splitlines()
+    if question.sources:
+        lines.append(f"it was read before: {', '.join(question.sources)}")
+    return [one_line(line, len(line)) for line in lines]
+
+
 def read_word(line: str, question: ApprovalAsked) -> bool | str | Mapping[str, Any] | None:
     """Return what a person's line means.
 
@@ -90,7 +111,7 @@ def read_word(line: str, question: ApprovalAsked) -> bool | str | Mapping[str, A
             return True
         case "n" | "no" | "否":
             return rest if rest and question.expects == "approval" else False
-        case "e" if question.expects == "approval":
+        case "e" if question.parameters is not None:
             changed = json.loads(rest)
             if isinstance(changed, dict):
                 return changed
@@ -100,15 +121,14 @@ def read_word(line: str, question: ApprovalAsked) -> bool | str | Mapping[str, A
 
 
 def _help(question: ApprovalAsked) -> str:
-    return _HELP if question.expects == "approval" else "y: accept it · n: no · a TEXT: this instead · later"
+    if question.expects == "answer":
+        return "your answer · later"
+    if question.expects == "either":
+        return "y: accept it · n: no · a TEXT: this instead · later"
+    change = "" if question.parameters is None else "e JSON: yes, with these arguments · "
+    return f"y: yes · n WHY: no · {change}later: leave it in `ori inbox`"
 
 
 def _worded(question: ApprovalAsked) -> str:
-    from orchestrator.serve.report import one_line
-
-    where = f": {question.destination}" if question.destination else ""
-    lines = [f"? {question.path} wants: {question.name} {one_line(question.arguments)}", f"  {question.why}{where}"]
-    if question.sources:
-        lines.append(f"  it was read before: {', '.join(question.sources)}")
-    lines.append("  your answer · later" if question.expects == "answer" else f"  {_help(question)}")
-    return "\n".join(lines)
+    verb = "asks" if question.expects == "answer" else "wants"
+    return "\n  ".join([f"? {question.path} {verb}: {what(question)}", *why(question), _help(question)])

@@ -12,6 +12,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import ConfigError, JournalError
+from orchestrator.serve.asking import what, why
 from orchestrator.serve.report import DONE, FAILED, Report
 
 if TYPE_CHECKING:
@@ -40,21 +41,17 @@ def inbox(args: Namespace) -> Report:
 def describe(question: ApprovalAsked) -> Iterator[str]:
     """Say what waits, why, and which commands answer."""
     from orchestrator.serve.plain import duration
-    from orchestrator.serve.report import one_line
 
     waited = duration(round(time.time() - question.at))
-    yield f"{question.run} {question.key}: {question.name} {one_line(question.arguments)} (for {waited})"
-    yield f"  {question.why}" + (f": {question.destination}" if question.destination else "")
-    if question.sources:
-        yield f"  it was read before: {', '.join(question.sources)}"
-    yield from (f"  {command}" for command in commands(question))
+    yield f"{question.run} {question.key}: {what(question)} (for {waited})"
+    yield from (f"  {line}" for line in (*why(question), *commands(question)))
 
 
 def commands(question: ApprovalAsked) -> Iterator[str]:
     """Yield the commands that answer a question."""
     place = f"{question.run} {question.key}"
     if question.expects != "answer":
-        yield f"ori approve {place}" + (" [--edit JSON]" if question.expects == "approval" else "")
+        yield f"ori approve {place}" + ("" if question.parameters is None else " [--edit JSON]")
     if question.expects != "approval":
         yield f"ori answer {place} TEXT"
     yield f"ori deny {place} --why WHY"

@@ -25,6 +25,7 @@ class Report:
     status: int = DONE
 
 
-def one_line(text: str) -> str:
+def one_line(text: str, most: int = 2000) -> str:
     """Make text safe to show in one line: no breaks, no control characters."""
-    return "".join(c for c in " ".join(text[:2000].split()) if c.isprintable())
+    shown = "".join(c for c in " ".join(text[:most].split()) if c.isprintable())
+    return shown if len(text) <= most else f"{shown} …"

@@ -27,7 +27,6 @@ from orchestrator.events import (
     SignalTaken,
     SubtaskEnded,
     SubtaskStarted,
-    SubtaskWaiting,
     Warned,
 )
 from orchestrator.journal import DONE_BY
@@ -133,8 +132,6 @@ def line(progress: Progress, event: Event) -> str | None:
             said = f"{name}: plan sent back: {'; '.join(faults)}"
         case SubtaskStarted(role=role, goal=goal):
             said = f"{name} started ({role}): {goal}"
-        case SubtaskWaiting(why=why):
-            said = f"{name} waits: {why}"
         case SubtaskEnded(outcome=outcome):
             node = progress.node(event.path)
             tokens = f", {count(node.usage.tokens)} tokens" if node.usage.tokens else ""

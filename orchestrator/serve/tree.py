@@ -10,6 +10,7 @@ from rich.console import Group
 from rich.text import Text
 
 from orchestrator.events import ApprovalAsked
+from orchestrator.serve.asking import what, why
 from orchestrator.serve.plain import count, cut, duration, money, usage_text
 from orchestrator.serve.report import one_line
 from orchestrator.views.progress import Call, Node, Progress, Turn
@@ -80,10 +81,10 @@ def show(progress: Progress, width: int) -> Group:
 
 def asked(question: ApprovalAsked) -> str:
     """Say what waits for a person, why, and how to answer."""
-    where = f": {question.destination}" if question.destination else ""
+    reasons = f" ({'; '.join(why(question))})" if question.expects != "answer" else ""
     answer = "answer" if question.expects == "answer" else "approve"
     command = f"ori {answer} {question.run} {question.key}"
-    return f"{command}  {question.name} {cut(one_line(question.arguments), 60)} ({question.why}{where})"
+    return f"{command}  {cut(what(question), 80)}{reasons}"
 
 
 def spent(node: Node, now: float) -> str:
