@@ -66,7 +66,9 @@ class Guard:
 def load(ids: Iterable[str] = ()) -> list[Guard]:
     """Return the rows with these ids, or all."""
     rows = tomllib.loads((ROOT / "tests/guards.toml").read_text("utf-8"))
-    return [Guard(id, **rows[id]) for id in (ids or rows)]
+    return [
+        Guard(id, **row) for id in (ids or rows) for row in (rows[id] if isinstance(rows[id], list) else [rows[id]])
+    ]
 
 
 def pytest(copy: Path, *tests: str) -> tuple[int, str]:
