@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from orchestrator.messages import ToolSpec
-from orchestrator.text.relevance import Bm25
+from orchestrator.text.relevance import Bm25, terms
 from orchestrator.tool import Tool, ToolContext, ToolResult
 
 MANY = 20
@@ -39,7 +39,7 @@ class ToolSearch:
 
     @cached_property
     def _index(self) -> Bm25:
-        return Bm25([_text(spec) for spec in self.specs])
+        return Bm25([terms(_text(spec)) for spec in self.specs])
 
     def find(self, query: str, count: int) -> list[ToolSpec]:
         """Return the tools that fit a query best, the best first."""

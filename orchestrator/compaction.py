@@ -17,7 +17,7 @@ from orchestrator.fences import cut_text, fence
 from orchestrator.messages import Message, Request, ToolCall
 from orchestrator.models.tokens import count, portion
 from orchestrator.role import Fitting
-from orchestrator.text.relevance import Bm25, gist, read_scores
+from orchestrator.text.relevance import Bm25, gist, read_scores, terms
 from orchestrator.toolbox import Toolbox
 from orchestrator.workspace.outputs import OUTPUT_PREFIX
 
@@ -243,7 +243,7 @@ class _Draft:
             return latest
         texts = ["\n".join(self._material(group)) for group in latest]
         if self.window.settings.relevance == "lexical":
-            scores = Bm25(texts).scores(f"{self.window.goal}\n{self.window.conversation.last_text()}")
+            scores = Bm25(list(map(terms, texts))).scores(f"{self.window.goal}\n{self.window.conversation.last_text()}")
         else:
             scores = read_scores(await self._ranking(texts), len(texts))
         return [group for _, group in sorted(zip(scores, latest, strict=True), key=lambda pair: -pair[0])]

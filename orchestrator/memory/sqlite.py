@@ -34,7 +34,7 @@ _RAREST = 8
 """Terms of a query that the coarse search looks for."""
 _READ_AT_MOST = 1000
 """Memories with those terms that it looks at; more common terms are left out, but never the rarest."""
-_COARSE = 50
+_COARSE = 40
 """Memories that the coarse search hands on."""
 _MARK = 12
 """Hex digits of an owner's mark."""
@@ -51,7 +51,8 @@ CREATE VIRTUAL TABLE IF NOT EXISTS counts USING fts5vocab(words, row);
 PRAGMA user_version = {_VERSION};
 COMMIT;
 """
-_READ = "SELECT memory.id, text, user, session, kind, at, expires, untrusted, run, embedder, vector FROM memory"
+_COLUMNS = "memory.id, text, user, session, kind, at, expires, untrusted, run, embedder, vector"
+_READ = f"SELECT {_COLUMNS} FROM memory"
 _KEPT = "(expires IS NULL OR expires > :now)"
 _MINE = f"(user = :user OR user IS NULL AND session = :session) AND {_KEPT}"
 _SIGN = re.compile(r"[^\W_]+|[^\w\s.,;:!?。，、；：！？'\"“”]")
@@ -84,7 +85,7 @@ class SqliteMemory:
         rows, rarity = await self._run(lambda db: _coarse(db, query, owner, self._clock()))
         if not rows:
             return []
-        scores = await self._closeness(query, rows) or Bm25([row[1] for row in rows], rarity.get).scores(query)
+        scores = await self._closeness(query, rows) or Bm25([_terms(row) for row in rows], rarity.get).scores(query)
         best = sorted(range(len(rows)), key=lambda n: -scores[n])
         return [_memory(rows[n]) for n in best[:count]]
 
@@ -202,8 +203,15 @@ def _coarse(db: sqlite3.Connection, query: str, owner: Owner, now: float) -> tup
     match = " OR ".join(f'"{term}"' for term in rarest)
     if not match:
         return [], rarity
-    join = f"JOIN words ON words.rowid = memory.id WHERE words MATCH :match AND {_MINE} ORDER BY rank LIMIT :most"
-    return db.execute(f"{_READ} {join}", {"match": match, **values}).fetchall(), rarity
+    tables = "memory JOIN words ON words.rowid = memory.id"
+    where = f"words MATCH :match AND {_MINE} ORDER BY rank LIMIT :most"
+    found = db.execute(f"SELECT {_COLUMNS}, terms FROM {tables} WHERE {where}", {"match": match, **values})
+    return found.fetchall(), rarity
+
+
+def _terms(row: _Row) -> list[str]:
+    """Return the terms of a memory that the coarse search found, without its owner's mark."""
+    return [marked[_MARK:] for marked in row[11].split()]
 
 
 def _mark(kind: str, name: str | None) -> str:

@@ -44,17 +44,16 @@ def _terms(text: str, *, stem: bool) -> Iterator[str]:
 
 
 class Bm25:
-    """Scores documents against queries by BM25 over `terms`.
+    """Scores documents against queries by BM25.
 
     Args:
-        documents: Their texts.
+        documents: The `terms` of each.
         rarity: How much a term tells, where these are only some of the documents; None: as rare as it is in them.
     """
 
-    def __init__(self, documents: Sequence[str], rarity: Callable[[str], float | None] | None = None) -> None:
+    def __init__(self, documents: Sequence[Sequence[str]], rarity: Callable[[str], float | None] | None = None) -> None:
         self._rarity = rarity or self._rarity_here
-        counts = [Counter(terms(document)) for document in documents]
-        lengths = [count.total() for count in counts]
+        counts, lengths = list(map(Counter, documents)), list(map(len, documents))
         mean = sum(lengths) / len(lengths) if any(lengths) else 1.0
         self._size = len(documents)
         self._weights: defaultdict[str, list[tuple[int, float]]] = defaultdict(list)
