@@ -127,7 +127,8 @@ class Opening:
     def _tools(self, role: Role, path: str, schemas: Mapping[str, Any]) -> dict[str, Tool]:
         """Return what a role may call and this machine has, with these schemas; say what is left out."""
         named = [replace(self.context.tool(n), **schemas.get(n, {})) for n in role.tools if n != DELEGATE]
-        tools = {tool.name: tool for tool in named}
+        nobody = not (self.context.memory.owned or self.context.recording)
+        tools = {tool.name: tool for tool in named if not (tool.remembers and nobody)}
         asked = {} if self.context.recording else tools  # what runs no tool needs nothing
         missing = {name: why for name, tool in asked.items() if (why := tool.missing())}
         for why in dict.fromkeys(missing.values()):

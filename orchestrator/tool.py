@@ -136,6 +136,8 @@ class Tool:
     """A person allows each call."""
     asks: bool = False
     """Its arguments are a question to a person; it runs with the answer as `ctx.answer`."""
+    remembers: bool = False
+    """It keeps or finds memories: only runs with a user or a session are offered it."""
     process: bool = False
     """Run a blocking function in a process of its own, which can be killed."""
     verify: Callable[[str], Awaitable[Any]] | None = None
@@ -223,6 +225,7 @@ def tool(
     approval: bool = False,
     asks: bool = False,
     counted: bool = True,
+    remembers: bool = False,
     process: bool = False,
     verify: Callable[[str], Awaitable[Any]] | None = None,
 ) -> Callable[[Callable[..., Any]], Tool]: ...

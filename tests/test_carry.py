@@ -198,12 +198,15 @@ async def test_what_strangers_said_is_fenced_and_marked_in_what_a_run_leaves(sto
     assert "as the page wants" in fenced
 
 
-async def test_a_run_of_nobody_cannot_remember() -> None:
-    script = [call("remember", {"text": "anything"}), text("not kept")]
+async def test_only_runs_of_somebody_are_offered_the_tools_that_remember() -> None:
+    script = [call("remember", {"text": "anything"}), text("not kept"), text("nothing to do")]
     async with ScriptedServer(script) as server, orchestrator(server, [CLERK]) as orch:
         await orch.run_role("clerk", "Remember.")
-    [told] = [m["content"] for m in server.requests[-1]["messages"] if m["role"] == "tool"]
-    assert "neither a user nor a session" in told
+        await orch.run_role("clerk", "Remember.", session="s")
+    offered = [[tool["function"]["name"] for tool in request["tools"]] for request in server.requests]
+    assert offered == 2 * [["set_variable", "get_variable"]] + [list(CLERK.tools)]
+    [told] = [m["content"] for m in server.requests[1]["messages"] if m["role"] == "tool"]
+    assert "no tool 'remember' here" in told
 
 
 async def test_the_wanted_form_and_the_tools_that_never_worked_are_kept_at_the_end(store: SqliteMemory) -> None:

@@ -7,7 +7,7 @@ from typing import Literal
 from orchestrator import ToolContext, ToolResult, tool
 
 
-@tool(effect="idempotent")
+@tool(effect="idempotent", remembers=True)
 async def remember(text: str, ctx: ToolContext, kind: Literal["fact", "profile"] = "fact") -> str:
     """Keep a fact for later runs of the same user.
 
@@ -25,7 +25,7 @@ async def remember(text: str, ctx: ToolContext, kind: Literal["fact", "profile"]
     return "kept for this user" if memory.expires is None else "kept for a day, for this session"
 
 
-@tool(effect="read")
+@tool(effect="read", remembers=True)
 async def recall(query: str, ctx: ToolContext, count: int = 5) -> ToolResult:
     """Look up what was kept in earlier runs.
 
