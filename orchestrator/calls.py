@@ -83,7 +83,12 @@ class Job:
 
     def fail(self, text: str, kind: FailureKind = FailureKind.tool_error) -> None:
         """Let it end with an error that the model is told."""
-        self.result, self.kind = ToolResult(f"Error: {text}", error=True), kind
+        self.result, self.kind = failed(text), kind
+
+
+def failed(text: str) -> ToolResult:
+    """Return an error as the model is told it."""
+    return ToolResult(f"Error: {text}", error=True)
 
 
 def told(error: BaseException) -> str:

@@ -7,12 +7,12 @@ from collections.abc import Callable, Hashable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Self, TypeVar
 
+from orchestrator.bounded import GRACE
+
 T = TypeVar("T")
 
 CLOSING = 5.0
 """Seconds that closing may take; what is not closed then is cancelled."""
-_CANCELLED = 1.0
-"""Seconds that a cancelled resource may take; what does not heed it is left behind."""
 
 
 class Resources:
@@ -98,7 +98,7 @@ async def _close(all_held: list[_Held], seconds: float) -> None:
         else:
             held.task.cancel()
     tasks = {held.task for held in all_held}
-    for limit in (seconds, _CANCELLED):
+    for limit in (seconds, GRACE):
         if tasks:
             done, tasks = await asyncio.wait(tasks, timeout=limit)
             for task in done:

@@ -10,7 +10,8 @@ from dataclasses import replace
 import orjson
 
 from orchestrator.binding import BindingError, bind
-from orchestrator.calls import Job, Observation, stretches, told
+from orchestrator.bounded import Overdue, bounded
+from orchestrator.calls import Job, Observation, failed, stretches, told
 from orchestrator.context import RunContext, record_key
 from orchestrator.conversation import Conversation
 from orchestrator.errors import LoopStopped, ReplayMiss, RunStopped, ToolError, nearest
@@ -315,8 +316,10 @@ class Toolbox:
             results = await tool.together([job.arguments or {} for job in jobs], self._context_of(jobs[0]))
             for job, result in zip(jobs, results, strict=True):
                 job.result, job.seconds = result, time.monotonic() - started
-        elif jobs:
-            async with asyncio.TaskGroup() as group:  # also for one: what a tool does with a cancellation stays there
+        elif len(jobs) == 1:
+            await self._run_job(jobs[0])
+        else:
+            async with asyncio.TaskGroup() as group:
                 for job in jobs:
                     group.create_task(self._run_job(job))
 
@@ -333,29 +336,29 @@ class Toolbox:
     async def _attempt(self, job: Job, tool: Tool) -> bool:
         """Run the tool once; False when another attempt may go better."""
         try:
-            async with asyncio.timeout(tool.timeout) as limit:
-                result = to_result(await tool.invoke(job.arguments or {}, self._context_of(job)))
-                job.result = await self._with_images(result) if result.images else result
-            return True
-        except (RunStopped, LoopStopped):
+            job.result, again = await bounded(self._invoke(job, tool), tool.timeout)
+        except Overdue as late:
+            after = "it may still be running" if tool.blocking or not late.stopped else "it was stopped"
+            job.fail(f"{tool.name} did not finish within {tool.timeout:g} s; {after}", FailureKind.tool_timeout)
+            again = True
+        return not again
+
+    async def _invoke(self, job: Job, tool: Tool) -> tuple[ToolResult, bool]:
+        """Return what came of the tool, and whether another attempt may go better."""
+        try:
+            result = to_result(await tool.invoke(job.arguments or {}, self._context_of(job)))
+            return (await self._with_images(result) if result.images else result), False
+        except (RunStopped, LoopStopped, KeyboardInterrupt):
             raise
         except ToolError as error:
-            job.fail(str(error))
-            return True
+            return failed(str(error)), False
         except asyncio.CancelledError:
             if (task := asyncio.current_task()) is None or task.cancelling():
                 raise
-            job.fail(f"{tool.name} failed: something that it waited for was cancelled")
-        except KeyboardInterrupt:
-            raise
+            why = "something that it waited for was cancelled"
         except BaseException as error:  # noqa: BLE001 - whatever a tool raises, the model can react to it
-            if isinstance(error, TimeoutError) and limit.expired():
-                after = "it may still be running" if tool.blocking else "it was stopped"
-                late = f"{tool.name} did not finish within {tool.timeout:g} s; {after}"
-                job.fail(late, FailureKind.tool_timeout)
-            else:
-                job.fail(f"{tool.name} failed: {told(error)}")
-        return False
+            why = told(error)
+        return failed(f"{tool.name} failed: {why}"), True
 
     async def _with_images(self, result: ToolResult) -> ToolResult:
         """Return a result with its images as the model can see them."""

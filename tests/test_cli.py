@@ -591,6 +591,14 @@ def test_a_tool_that_refuses_to_stop_does_not_hold_the_exit(project: Path, ori: 
     assert ori("runs", "--json").json[0]["status"] == "interrupted"
 
 
+def test_nor_does_it_hold_a_run_that_is_cancelled_from_outside(project: Path, ori: Ori) -> None:
+    process = begin("run", "stubborn", "--json", until="refusing")
+    [run] = ori("runs", "--json").json
+    assert ori("cancel", run["run"]).status == 0
+    out, _ = process.communicate(timeout=10)
+    assert json.loads(out)["status"] == "cancelled"
+
+
 def test_a_second_signal_ends_it_at_once(project: Path, ori: Ori) -> None:
     process = begin("run", "stubborn", until="refusing")
     process.send_signal(signal.SIGINT)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
@@ -52,6 +54,17 @@ async def cancels() -> None:
 async def leaves() -> None:
     """End the program. Use it never. Returns nothing."""
     sys.exit("goodbye")
+
+
+@tool(timeout=0.05)
+async def clings() -> None:
+    """Go on whatever happens. Use it never. Returns nothing."""
+    while not let_go.is_set():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(0.05)
+
+
+let_go = threading.Event()
 
 
 class Unspeakable(Exception):
@@ -139,6 +152,26 @@ class TestOneAnswerForEachCall:
         assert ["did not finish within 0.05 s" in text for text in ran.observations] == [True, False]
         [failure] = [event.failure for event in ran.of(ToolReturned) if event.failure]
         assert failure.kind == FailureKind.tool_timeout
+
+    async def test_one_that_swallows_its_cancellation_is_left_behind(self) -> None:
+        let_go.clear()
+        ran = await run([call("clings", {}) + call("look", {"name": "a"}), DONE], clings, look)
+        let_go.set()
+        assert ran.observations[0] == "Error: clings did not finish within 0.05 s; it may still be running"
+        assert ran.observations[1] == "a is 42"
+
+    async def test_and_does_not_keep_a_run_from_being_cancelled(self) -> None:
+        let_go.clear()
+        plan = {"subtasks": [{"id": "cling", "role": "agent", "goal": "cling", "after": []}]}
+        script = route({"You are Ori": [call("delegate", plan)], "You are an agent": [call("clings", {})]})
+        endless = replace(clings, timeout=None)
+        async with ScriptedServer(script) as server, orchestrator(server, [endless]).start("cling") as handle:
+            async for event in handle:
+                if isinstance(event, ToolStarted) and event.name == "clings":
+                    async with asyncio.timeout(5):
+                        result = await handle.cancel()
+        let_go.set()
+        assert (result.status, result.outcomes["cling"].status) == ("cancelled", "cancelled")
 
     async def test_a_cancelled_run_sends_no_conversation_that_lacks_an_answer(self) -> None:
         """R23."""
