@@ -48,7 +48,12 @@ async def bounded(work: Coroutine[Any, Any, T], seconds: float | None) -> T:
 
 async def _stop(task: asyncio.Task[Any]) -> bool:
     task.cancel()
+    task.add_done_callback(_take)
     done, _ = await asyncio.wait([task], timeout=GRACE)
-    if done and not task.cancelled():
-        task.exception()  # too late for anybody to hear of
     return bool(done)
+
+
+def _take(task: asyncio.Task[Any]) -> None:
+    """Take what came too late for anybody to hear of, or asyncio would print it."""
+    if not task.cancelled():
+        task.exception()
