@@ -35,7 +35,9 @@ LATENCY = 0.05
 """Seconds that the model takes."""
 RUNS, RECORDS = 64, 20
 PROCESSES, EACH = 8, 200
-EVENTS, EVENTS_EACH = 100_000, 500
+EVENTS, EVENTS_EACH = 100_000, 50
+FROZEN = {"writer": "what a role is and its tools take " * 350}
+"""12 kB, as much as a start of the shipped scenarios holds of roles and tools."""
 LIMITS = Limits(max_turns=TURNS + 1)
 WORKER = Role(name="worker", description="Works.", prompt="You are a worker.", tools=("step",), limits=LIMITS)
 
@@ -131,7 +133,7 @@ async def fill(project: Path) -> None:
                 inputs=(),
                 workspace="/w",
                 limits=nothing,
-                roles=nothing,
+                roles=FROZEN,
                 tools=nothing,
                 models={},
             )

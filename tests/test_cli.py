@@ -501,7 +501,10 @@ def test_a_run_is_listed_shown_and_recorded(project: Path, ori: Ori) -> None:
 def age(project: Path, run: str, *, days: int) -> None:
     """Let a run have happened some days ago."""
     with closing(sqlite3.connect(project / ".ori/runs.db")) as database, database:
-        database.execute("UPDATE event SET at = at - ? WHERE run = ?", (days * 86_400, run))
+        earlier = {"seconds": days * 86_400, "run": run}
+        database.execute(
+            "UPDATE run SET started = started - :seconds, ended = ended - :seconds WHERE run = :run", earlier
+        )
 
 
 def test_old_runs_are_deleted_and_the_rest_is_kept(project: Path, ori: Ori) -> None:

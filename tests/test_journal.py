@@ -266,11 +266,12 @@ async def test_the_tables_are_those_of_the_contract(path: Path) -> None:
     journal.write(started())
     journal.write(replace(called("r1", 2), path="ori/a", key="ori/a:1:model"))
     await journal.aclose()
-    tables = {name: [c[1] for c in query(path, f"PRAGMA table_info({name})")] for name in ("event", "blob", "signal")}
+    names = ("event", "blob", "signal", "run")
+    tables = {name: [c[1] for c in query(path, f"PRAGMA table_info({name})")] for name in names}
     assert tables["event"] == ["run", "seq", "at", "type", "path", "key", "hash", "data"]
     assert tables["blob"] == ["sha256", "bytes"]
-    assert tables["signal"]
-    assert query(path, "SELECT count(*) FROM sqlite_master WHERE type = 'table'") == [(3,)]
+    assert tables["signal"] and tables["run"]
+    assert query(path, "SELECT count(*) FROM sqlite_master WHERE type = 'table'") == [(4,)]
     assert query(path, "PRAGMA journal_mode") == [("wal",)]
     assert query(path, "SELECT run, seq, at, type, path, key, hash FROM event") == [
         ("r1", 1, 1.0, "run.started", "", "", ""),
@@ -342,9 +343,10 @@ async def test_an_unreadable_row_is_named(path: Path, fault: str) -> None:
 async def test_an_unreadable_row_is_named_in_the_list_too(path: Path) -> None:
     journal = SqliteJournal(path)
     journal.write(started())
+    journal.write(replied("r1", 2))
     await journal.aclose()
-    query(path, "UPDATE event SET data = '{' WHERE seq = 1")
-    with pytest.raises(JournalError, match="event 1 of run r1 cannot be read: "):
+    query(path, "UPDATE event SET data = '{' WHERE seq = 2")
+    with pytest.raises(JournalError, match="event 2 of run r1 cannot be read: "):
         await journal.runs()
 
 
@@ -361,13 +363,32 @@ async def test_a_missing_row_is_named(path: Path) -> None:
 async def test_another_schema_version_is_refused_with_both_named(path: Path) -> None:
     query(path, "PRAGMA user_version = 7")
     journal = SqliteJournal(path)
-    with pytest.raises(JournalError, match="has schema version 7, expected 1"):
+    with pytest.raises(JournalError, match="has schema version 7, expected 2"):
         await journal.runs()
     journal.write(started())
-    with pytest.raises(JournalError, match="has schema version 7, expected 1"):
+    with pytest.raises(JournalError, match="has schema version 7, expected 2"):
         await journal.commit()
     with pytest.raises(JournalError):
         await journal.aclose()
+
+
+@pytest.mark.parametrize("first", ["read", "write"])
+async def test_a_log_without_a_table_of_runs_is_given_one(path: Path, first: str) -> None:
+    journal = SqliteJournal(path)
+    for run in ("old", "new", "open"):
+        journal.write(started(run, at=len(run)))
+    for run in ("old", "new"):
+        journal.write(ended(run, seq=2))
+    journal.write(RunResumed(run="new", seq=3, at=6.0, reused=0, again=0, paid_twice=0))
+    await journal.aclose()
+    before = await journal.runs()
+    query(path, "DROP TABLE run")
+    query(path, "PRAGMA user_version = 1")
+    if first == "write":
+        journal.write(note("old", 3))
+        await journal.aclose()
+    assert await journal.runs() == before
+    assert [info.status for info in before] == ["interrupted", "interrupted", "done"]
 
 
 async def test_a_database_of_something_else_is_left_alone(path: Path) -> None:

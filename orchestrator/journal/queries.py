@@ -18,9 +18,9 @@ from orchestrator.journal import RunInfo, open_status
 from orchestrator.journal.owner import Owners
 
 if TYPE_CHECKING:
-    from orchestrator.events import ApprovalAsked, Event, RunStarted
+    from orchestrator.events import ApprovalAsked, Event
 
-_READ = """
+READ = """
 SELECT event.run, seq, at, type, path, key, CAST(coalesce(blob.bytes, data) AS BLOB)
 FROM event LEFT JOIN blob ON blob.sha256 = data
 """
@@ -28,7 +28,7 @@ FROM event LEFT JOIN blob ON blob.sha256 = data
 
 def events(db: sqlite3.Connection, run: str, after: int) -> Iterator[Event]:
     """Yield a run's events in order, those after a number."""
-    rows = db.execute(f"{_READ} WHERE run = ? AND seq > ? ORDER BY seq", (run, after))
+    rows = db.execute(f"{READ} WHERE run = ? AND seq > ? ORDER BY seq", (run, after))
     for number, row in enumerate(rows, start=after + 1):
         if row[1] != number:
             raise JournalError(f"event {number} of run {run} is missing")
@@ -42,16 +42,17 @@ def _event(run: str, seq: int, at: float, type_: str, path: str, key: str, data:
     try:
         return decode(envelope[:-1] + (b"," if len(data) > 2 else b"") + data[1:])
     except ValueError as error:
-        raise _unreadable(run, seq, error)
+        raise unreadable(run, seq, error)
 
 
 def questions(db: sqlite3.Connection, run: str | None) -> list[ApprovalAsked]:
     """Return the calls that wait for a person, the oldest first."""
-    rows = db.execute(f"{_READ} {_OPEN_QUESTIONS} ORDER BY at, seq", (run, run))
+    rows = db.execute(f"{READ} {_OPEN_QUESTIONS} ORDER BY at, seq", (run, run))
     return [cast("ApprovalAsked", _event(*row)) for row in rows]
 
 
-def _unreadable(run: str, seq: int, error: ValueError) -> JournalError:
+def unreadable(run: str, seq: int, error: ValueError) -> JournalError:
+    """Return the error for an event that is not stored as it was written."""
     from pydantic import ValidationError
 
     why = str(error)
@@ -63,61 +64,51 @@ def _unreadable(run: str, seq: int, error: ValueError) -> JournalError:
 
 def runs(db: sqlite3.Connection, owners: Owners, only: str | None = None) -> list[RunInfo]:
     """Return the lines of all runs, the newest first, or of one."""
-    ends = {run: (at, data["result"]) for run, at, data in _load(db, _STANDING_ENDS, only, only)}
     waiting = Counter(run for (run,) in db.execute(f"SELECT run FROM event {_OPEN_QUESTIONS}", (only, only)))
-    infos: dict[str, RunInfo] = {}
-    for run, at, data in _load(db, _STARTS, only, only):
-        ended, result = ends.get(run, (None, None))
-        usages = [result["usage"]] if result else [x["usage"] for _, _, x in _load(db, _REPLIES, run)]
-        costs = [Decimal(usage["cost"]) for usage in usages if usage["cost"] is not None]
-        infos[run] = RunInfo(
-            run=run,
-            goal=data["goal"],
-            status=result["status"] if result else open_status(owners.held(run), waiting[run]),
-            started=at,
-            ended=ended,
-            cost=str(sum(costs)) if costs else None,
-            tokens=sum(usage["prompt"] + usage["completion"] for usage in usages),
-            waiting=waiting[run],
-            session=data.get("session"),
-            user=data.get("user"),
-        )
-    return list(infos.values())
+    infos = []
+    for run, goal, session, user, started, ended, status, cost, tokens in db.execute(_LINES, (only, only)).fetchall():
+        if ended is None:
+            status = open_status(owners.held(run), waiting[run])
+            cost, tokens = _used(db, run)
+        infos.append(RunInfo(run, goal, status, started, ended, cost, tokens, waiting[run], session, user))
+    return infos
+
+
+def _used(db: sqlite3.Connection, run: str) -> tuple[str | None, int]:
+    """Return what the model calls of a run without an end have cost, and their tokens."""
+    usages = [reply["usage"] for reply in _load(db, "WHERE type = 'model.replied' AND run = ?", run)]
+    costs = [Decimal(usage["cost"]) for usage in usages if usage["cost"] is not None]
+    return str(sum(costs)) if costs else None, sum(usage["prompt"] + usage["completion"] for usage in usages)
 
 
 def session(db: sqlite3.Connection, session: str, user: str | None) -> list[Event]:
     """Return starts, ends and variables of the runs of a user's session, in order."""
-    found: list[Event] = []
-    started = f"{_READ} WHERE type = 'run.started' AND key = ? ORDER BY at"
-    for row in db.execute(started, (session,)).fetchall():
-        start = cast("RunStarted", _event(*row))
-        if start.user == user:
-            later = db.execute(f"{_READ} WHERE run = ? AND type IN ('variable.set', 'run.ended') ORDER BY seq", row[:1])
-            found += [start, *(_event(*other) for other in later)]
-    return found
+    rows = db.execute(f"{READ} {_OF_SESSION}", (session, user))
+    return [_event(*row) for row in rows]
 
 
 def cost(db: sqlite3.Connection, since: float) -> Decimal:
     """Return the money spent on model calls of all runs since a moment."""
-    replies = [reply for _, _, reply in _load(db, "WHERE type = 'model.replied' AND at >= ?", since)]
+    replies = list(_load(db, "WHERE type = 'model.replied' AND at >= ?", since))
     paid = [reply["usage"]["cost"] for reply in replies if not reply.get("replayed")]
     return sum((Decimal(cost) for cost in paid if cost is not None), Decimal(0))
 
 
-def _load(db: sqlite3.Connection, where: str, *values: str | float | None) -> Iterator[tuple[str, float, Any]]:
-    for run, seq, at, _, _, _, data in db.execute(f"{_READ} {where}", values):
+def _load(db: sqlite3.Connection, where: str, *values: str | float | None) -> Iterator[Any]:
+    for run, seq, _, _, _, _, data in db.execute(f"{READ} {where}", values):
         try:
-            yield run, at, orjson.loads(data)
+            yield orjson.loads(data)
         except ValueError as error:
-            raise _unreadable(run, seq, error)
+            raise unreadable(run, seq, error)
 
 
-_REPLIES = "WHERE type = 'model.replied' AND run = ?"
-_STARTS = "WHERE type = 'run.started' AND (? IS NULL OR event.run = ?) ORDER BY at DESC, event.rowid DESC"
-_STANDING_ENDS = """
-WHERE type = 'run.ended' AND (? IS NULL OR event.run = ?) AND NOT EXISTS (
-    SELECT 1 FROM event AS later WHERE later.type = 'run.resumed' AND later.run = event.run AND later.seq > event.seq
-) ORDER BY seq
+_LINES = """
+SELECT run, goal, session, user, started, ended, status, cost, tokens FROM run
+WHERE ? IS NULL OR run = ? ORDER BY started DESC, rowid DESC
+"""
+_OF_SESSION = """
+JOIN run ON run.run = event.run WHERE session = ? AND user IS ?
+AND type IN ('run.started', 'variable.set', 'run.ended') ORDER BY started, run.rowid, seq
 """
 _OPEN_QUESTIONS = """
 WHERE type = 'approval.asked' AND NOT EXISTS (

@@ -20,32 +20,31 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from orchestrator.errors import JournalError
-from orchestrator.journal import RunInfo, Signal, find_run, queries, unknown_run
+from orchestrator.journal import RunInfo, Signal, find_run, queries, summary, unknown_run
 from orchestrator.journal.owner import Owners
 from orchestrator.journal.signals import SignalTable, of_run
 
 if TYPE_CHECKING:
     from orchestrator.events import ApprovalAsked, Event
 
-_VERSION = 1
+_VERSION = 2
 _SCHEMA = f"""
 BEGIN IMMEDIATE;
-CREATE TABLE event(
+CREATE TABLE IF NOT EXISTS event(
     run TEXT NOT NULL, seq INTEGER NOT NULL, at REAL NOT NULL, type TEXT NOT NULL,
     path TEXT NOT NULL, key TEXT NOT NULL, hash TEXT NOT NULL, data TEXT NOT NULL,
     PRIMARY KEY (run, seq)
 );
-CREATE INDEX event_type ON event(type, run, seq);
-CREATE INDEX event_replied ON event(type, at) WHERE type = 'model.replied';
-CREATE TABLE blob(sha256 TEXT PRIMARY KEY, bytes BLOB NOT NULL);
-CREATE TABLE signal(
+CREATE INDEX IF NOT EXISTS event_type ON event(type, run, seq);
+CREATE INDEX IF NOT EXISTS event_replied ON event(type, at) WHERE type = 'model.replied';
+CREATE TABLE IF NOT EXISTS blob(sha256 TEXT PRIMARY KEY, bytes BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS signal(
     id INTEGER PRIMARY KEY, run TEXT NOT NULL, key TEXT NOT NULL, signal TEXT NOT NULL,
     by TEXT NOT NULL, at REAL NOT NULL, data TEXT NOT NULL
 );
-CREATE INDEX signal_run ON signal(run);
-PRAGMA user_version = {_VERSION};
-COMMIT;
-"""
+CREATE INDEX IF NOT EXISTS signal_run ON signal(run);
+{summary.SCHEMA}"""
+"""Also brings version 1 up to date, which had no table of runs."""
 _BLOB = 256_000
 """Bytes of data beyond which a row holds the SHA-256 of a blob."""
 
@@ -182,7 +181,7 @@ class SqliteJournal:
             raise JournalError(self._unwritable)
 
     async def _run_ids(self) -> list[str]:
-        query = "SELECT DISTINCT run FROM event WHERE type = 'run.started'"
+        query = "SELECT run FROM run"
         return await self._read(lambda db: [run for (run,) in db.execute(query)], [])
 
     async def _read(self, query: Callable[[sqlite3.Connection], T], nothing: T) -> T:
@@ -195,7 +194,12 @@ class SqliteJournal:
         address = f"{self.path.absolute().as_uri()}?mode=ro"
         try:
             with closing(sqlite3.connect(address, uri=True, timeout=self._busy_timeout)) as db:
-                return query(db) if _is_set_up(db, self.path) else nothing
+                if _is_set_up(db, self.path):
+                    return query(db)
+                if not db.execute("SELECT 1 FROM sqlite_master").fetchone():
+                    return nothing
+            with closing(_open(self.path, self._busy_timeout)) as db:  # brings it up to date
+                return query(db)
         except sqlite3.Error as error:
             raise JournalError(f"cannot read the log {self.path}: {error}")
 
@@ -206,7 +210,7 @@ class SqliteJournal:
                 size: int = db.execute(_SIZE, (run,)).fetchone()[0]
                 blobs: list[tuple[str, int]] = db.execute(_BLOBS_OF_ONE, (run, run)).fetchall()
                 db.executemany("DELETE FROM blob WHERE sha256 = ?", [(name,) for name, _ in blobs])
-                for table in ("event", "signal"):
+                for table in ("event", "signal", "run"):
                     db.execute(f"DELETE FROM {table} WHERE run = ?", (run,))
                 db.execute("COMMIT")
                 db.executescript("PRAGMA incremental_vacuum")  # `execute` would free one page only
@@ -263,6 +267,7 @@ class SqliteJournal:
                     data = sha256(row.data).hexdigest()
                     db.execute("INSERT OR IGNORE INTO blob VALUES (?, ?)", (data, row.data))
                 db.execute("INSERT INTO event VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (*row[:-1], data))
+                summary.note(db, row.run, row.at, row.type, row.data)
             db.execute("COMMIT")
             with self._starting:
                 del self._rows[: len(rows)]
@@ -300,11 +305,14 @@ def _set_up(db: sqlite3.Connection, path: Path, busy_timeout: float) -> None:
             db.execute("PRAGMA auto_vacuum = INCREMENTAL")
             db.execute("PRAGMA journal_mode = WAL")
             db.executescript(_SCHEMA)
+            summary.fill(db)
+            db.execute(f"PRAGMA user_version = {_VERSION}")
+            db.execute("COMMIT")
         Path(lock.lock_file).unlink(missing_ok=True)
 
 
 def _is_set_up(db: sqlite3.Connection, path: Path) -> bool:
-    """Whether the tables are there.
+    """Whether the tables are there, all of them.
 
     Raises:
         JournalError: The database is something else, or of another version.
@@ -312,12 +320,12 @@ def _is_set_up(db: sqlite3.Connection, path: Path) -> bool:
     (version,) = db.execute("PRAGMA user_version").fetchone()
     if version == 0 and db.execute("SELECT 1 FROM sqlite_master").fetchone():
         raise JournalError(f"{path} is a database, but not a log of runs; name another file")
-    if version not in (0, _VERSION):
+    if version > _VERSION:
         raise JournalError(
             f"{path} has schema version {version}, expected {_VERSION}; use the version of ori that wrote it, "
             "or move the file away"
         )
-    return bool(version)
+    return bool(version == _VERSION)
 
 
 _SIZE = "SELECT coalesce(sum(length(CAST(data AS BLOB))), 0) FROM event WHERE run = ?"

@@ -60,7 +60,7 @@ def runs(args: Namespace) -> Report:
     ]
     waiting = sum(info.waiting for info in infos)
     return Report(
-        data=[asdict(info) for info in infos],
+        data=infos,
         draw=partial(plain.table, titles, rows),
         note=f"{waiting} calls wait for a person: ori inbox" if waiting else "",
     )

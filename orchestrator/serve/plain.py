@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
+from functools import cache
 from typing import TYPE_CHECKING, TextIO
 from unicodedata import category, east_asian_width
 
@@ -47,16 +48,17 @@ def cell_len(text: str) -> int:
 
 def cut(text: str, width: int) -> str:
     """Cut a text to so many columns."""
-    if cell_len(text) <= width:
-        return text
-    left = 1  # for the ellipsis
-    for end, letter in enumerate(text):
-        left += _width(letter)
-        if left > width:
-            return f"{text[:end]}…"
+    taken = fits = 0
+    for end, letter in enumerate(text, start=1):
+        taken += _width(letter)
+        if taken < width:  # an ellipsis fits behind it
+            fits = end
+        elif taken > width:
+            return f"{text[:fits]}…"
     return text
 
 
+@cache
 def _width(letter: str) -> int:
     if category(letter) in ("Mn", "Me", "Cf"):
         return 0

@@ -27,5 +27,7 @@ class Report:
 
 def one_line(text: str, most: int = 2000) -> str:
     """Make text safe to show in one line: no breaks, no control characters."""
-    shown = "".join(c for c in " ".join(text[:most].split()) if c.isprintable())
+    shown = " ".join(text[:most].split())
+    if not shown.isprintable():
+        shown = "".join(c for c in shown if c.isprintable())
     return shown if len(text) <= most else f"{shown} …"
