@@ -319,8 +319,7 @@ class Orchestrator:
         if replay:
             recording = bound.recording_file()
             if recording is None:
-                how = "run it with --live, write one with `ori record RUN -o FILE`, and name it under recording:"
-                raise scenario.error(f"the scenario has no recording to replay; {how}")
+                raise scenario.without_recording()
             model = ReplayModel(Recording.load(recording), tools=replay == "all")
         order = Order(
             goal=bound.goal,

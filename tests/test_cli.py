@@ -453,9 +453,13 @@ def test_of_what_passed_the_number_is_told_and_with_verbose_each(project: Path, 
     assert "passed: file 记录.txt: contains '华东'" in ori("test", "note", "--verbose").out
 
 
-def test_a_scenario_without_a_recording_is_told_how_to_get_one(project: Path, ori: Ori) -> None:
-    (project / "scenarios/new.yaml").write_text("goal: x\n", "utf-8")
-    assert "run it with --live, write one with `ori record RUN -o FILE`" in ori("test", "new").out
+def test_a_scenario_without_a_recording_is_skipped_and_told_how_to_get_one(project: Path, ori: Ori) -> None:
+    ori("init", "fresh")
+    said = ori("test", "--project", "fresh", "fresh/scenarios")
+    assert (said.status, said.out.splitlines()[-1]) == (0, "1 scenarios, 0 passed, 0 failed, 1 skipped")
+    assert "SKIP hello" in said.out and "run it with --live, write one with `ori record RUN -o FILE`" in said.out
+    (project / "fresh/scenarios/hello.yaml").write_text("goal: x\nrecording: gone.jsonl\n", "utf-8")
+    assert ori("test", "--project", "fresh", "fresh/scenarios").status == 1
 
 
 def test_a_scenario_that_cannot_run_fails_and_the_others_go_on(project: Path, ori: Ori) -> None:

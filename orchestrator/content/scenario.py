@@ -154,6 +154,11 @@ class Scenario(BaseModel):
         """Make the error about what stands at a place of the file."""
         return self._document.error(message, place)
 
+    def without_recording(self) -> ConfigError:
+        """Make the error that there is no recording to replay, with how to get one."""
+        how = "run it with --live, write one with `ori record RUN -o FILE`, and name it under recording:"
+        return self.error(f"the scenario has no recording to replay; {how}")
+
     @classmethod
     def _from(cls, document: Document, params: Mapping[str, Any], project: Path) -> Scenario:
         defaults = document.data.get("params", {})

@@ -239,7 +239,7 @@ class Tested:
     error: str = ""
     """Why it could not run."""
     skipped: str = ""
-    """What this machine lacks to run it."""
+    """What is lacking to run it."""
 
     @property
     def passed(self) -> bool:
@@ -301,6 +301,8 @@ async def _test(orchestrator: Orchestrator, name: str, live: bool, interrupt: In
         scenario = orchestrator.catalog.scenario(name)
         if lacking := _lacking(orchestrator, scenario):
             return Tested(title, skipped=lacking)
+        if not live and scenario.recording is None:
+            return Tested(title, skipped=str(scenario.without_recording()))
         handle = orchestrator.start_scenario(scenario, replay=not live)
         interrupt.notice = _interrupted(handle)
         async with handle:
