@@ -66,7 +66,7 @@ async def browser_read(
 
     Args:
         form: elements: a tree of what is on the page, with references as [ref=e12] that the other browser tools take,
-            and where links lead; text: nothing but the text.
+            where links lead, and as buttons what can be clicked without saying so; text: nothing but the text.
         ref: Only this element and what is in it.
 
     Returns:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.errors import ToolError
 from orchestrator.sandbox.chromium import BrowserSettings, Chromium, failures, reason
+from orchestrator.sandbox.clickable import as_buttons
 from orchestrator.sandbox.downloads import Downloads
 from orchestrator.sandbox.guard import AddressGuard
 from orchestrator.sandbox.proxy import Proxy, open_proxy
@@ -192,7 +193,8 @@ class Tabs:
         """Return what is on the page, or in one of its elements, with references; those before count no more."""
         async with self.acting("the page was not read") as page:
             part = self.element(page, ref) if ref else page
-            text = await part.aria_snapshot(mode="ai", timeout=self.seconds * 1000)
+            async with as_buttons(page):
+                text = await part.aria_snapshot(mode="ai", timeout=self.seconds * 1000)
             self._read, self._refs = page, set(re.findall(r"\[ref=(\w+)\]", text))
         return text or "(the page is empty)"
 

@@ -42,6 +42,16 @@ PAGES: dict[str, str | bytes | Handler] = {
     "/long": "<title>Long</title>" + "<p>line</p>" * 2000 + "<button>end</button>",
     "/alerts": "<script>alert(1); confirm('sure?'); prompt('who?')</script><h1>after</h1>",
     "/frame": "<iframe src=/two title=inner></iframe>",
+    "/mute": """<style>.hand {cursor: pointer} i, .icon {display: inline-block; width: 20px; height: 20px}</style>
+<div id=div onclick=said(this)>a listener</div> <p>Read <span id=span class=hand>more</span> about it.</p>
+<div id=icon class=icon title=settings></div> <span id=tab tabindex=0 onkeydown=said(this)>by key</span>
+<svg width=50 height=50><circle id=circle cx=20 cy=20 r=9 /></svg> <b id=role role=none onclick=said(this)>no role</b>
+<div class=hand>a card <i id=inner onclick=said(this) title=inner></i> <a href=/two>its link</a></div>
+<button id=button onclick=said(this)><span onclick=said(this)>a button</span></button>
+<iframe srcdoc="<em onclick='parent.told.textContent += `frame `'>framed</em>"></iframe><output id=told></output>
+<script>said = (element) => told.textContent += element.id + ' '
+icon.onclick = circle.onclick = (event) => said(event.target)
+span.addEventListener('click', () => said(span))</script>""",
     "/file": page(
         b"a,b\n1,2\n",
         kind="application/octet-stream",
@@ -123,6 +133,24 @@ async def test_an_option_that_is_not_there_is_told(surfer: Surfer, shop: Web, mo
     told = await surfer("select", ref=await surfer.ref("combobox"), values=["green"])
     assert told.startswith("Error: nothing was chosen in ")
     assert "did not find some options" in told
+
+
+async def test_what_can_be_clicked_without_saying_so_is_a_button(surfer: Surfer, shop: Web) -> None:
+    tree = await surfer("open", url=f"{shop.url}/mute")
+    named = ("a listener", "more", "settings", "no role", "inner", "framed", "a button")
+    for words in named:
+        assert tree.count(f'button "{words}"') == 1
+        await surfer("click", ref=await surfer.ref(f'button "{words}"'))
+    await surfer("press", key="Enter", ref=await surfer.ref('button "by key"'))
+    await surfer("click", ref=await surfer.ref("button [ref="))
+    assert (await surfer("read", form="text")).endswith(" div span icon role inner frame button tab circle")
+    assert "a card" in tree and 'link "its link"' in tree
+
+
+async def test_a_page_is_as_it_was_after_it_was_read(surfer: Surfer, shop: Web) -> None:
+    await surfer("open", url=f"{shop.url}/mute")
+    page = surfer.loop.held("tabs").page
+    assert await page.locator("[role]").evaluate_all("all => all.map(one => [one.id, one.role])") == [["role", "none"]]
 
 
 async def test_text_that_comes_later_is_waited_for(surfer: Surfer, shop: Web) -> None:
