@@ -102,7 +102,8 @@ class DockerSettings(BaseModel):
     disk: ByteSize = ByteSize(1024**3)
     """Bytes by which the workspace may grow, and that one file may have."""
     network: str = "none"
-    """Network of the engine that the container joins; on any but `none`, code can reach what this machine can."""
+    """Network of the engine that the container joins. On any but `none` nothing guards addresses: code can reach what
+    this machine can, services of its own network included."""
     mount: Literal["rw", "ro", "none"] = "rw"
     """How code sees the workspace."""
 
