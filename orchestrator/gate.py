@@ -19,7 +19,7 @@ from orchestrator.messages import Json
 from orchestrator.policy import Act, Reason, Trust, destinations, reason_to_ask
 from orchestrator.shift import Shift
 from orchestrator.tool import Tool
-from orchestrator.workspace import LoopWorkspace
+from orchestrator.workspace.loop import LoopWorkspace
 
 
 @dataclass(frozen=True, slots=True)

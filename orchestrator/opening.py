@@ -27,7 +27,7 @@ from orchestrator.selection import hidden_tools
 from orchestrator.text.placeholders import fill
 from orchestrator.tool import Tool
 from orchestrator.toolbox import Toolbox
-from orchestrator.workspace import LoopWorkspace
+from orchestrator.workspace.loop import LoopWorkspace
 
 MAX_DEPTH = 2
 """Planners below each other, the root included."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # importing this module loads no pydantic: `import orchestrat
 
     from orchestrator.messages import Image, Json, ToolSpec
     from orchestrator.signature import Signature
-    from orchestrator.workspace import LoopWorkspace
+    from orchestrator.workspace.loop import LoopWorkspace
 
 T = TypeVar("T")
 Scope = Literal["loop", "run", "orchestrator"]

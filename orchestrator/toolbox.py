@@ -27,7 +27,7 @@ from orchestrator.models.tokens import count
 from orchestrator.resources import Resources
 from orchestrator.text.redact import redact_json
 from orchestrator.tool import RESERVED, Tool, ToolContext, ToolResult, to_result
-from orchestrator.workspace import LoopWorkspace
+from orchestrator.workspace.loop import LoopWorkspace
 
 CUT_AT = 12_000
 """Characters of an observation that enter the conversation whole: about 4,000 tokens of English."""

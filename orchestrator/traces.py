@@ -12,8 +12,8 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from orchestrator.journal import ENGINE_FOLDER
-from orchestrator.workspace import LoopWorkspace
 from orchestrator.workspace.files import is_utf8
+from orchestrator.workspace.loop import LoopWorkspace
 
 MAX_RECORDED = 1_000
 """Files of one program that become artifacts."""

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from orchestrator.errors import ConfigError, ToolError
 from orchestrator.events import ArtifactStored
-from orchestrator.workspace import LoopWorkspace, Workspace
+from orchestrator.workspace import Workspace
 from orchestrator.workspace.files import read_regular, remove, replace
+from orchestrator.workspace.loop import LoopWorkspace
 
 
 class Room:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from orchestrator.errors import ToolError
 from orchestrator.sandbox.chromium import failures
 from orchestrator.threads import ThreadPool
-from orchestrator.workspace import LoopWorkspace
 from orchestrator.workspace.files import format_size
+from orchestrator.workspace.loop import LoopWorkspace
 
 if TYPE_CHECKING:
     from playwright.async_api import Download

@@ -15,8 +15,8 @@ from urllib.parse import quote, unquote, urlsplit
 from orchestrator.errors import ToolError
 from orchestrator.sandbox.proxy import Request, Response
 from orchestrator.threads import ThreadPool
-from orchestrator.workspace import LoopWorkspace
 from orchestrator.workspace.files import media_type
+from orchestrator.workspace.loop import LoopWorkspace
 
 SHOWN = "file:///workspace"
 """What stands for the workspace in URLs that people and models read."""

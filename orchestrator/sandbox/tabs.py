@@ -17,7 +17,7 @@ from orchestrator.sandbox.guard import AddressGuard
 from orchestrator.sandbox.proxy import Proxy, open_proxy
 from orchestrator.sandbox.site import WorkspaceSite
 from orchestrator.threads import ThreadPool
-from orchestrator.workspace import LoopWorkspace
+from orchestrator.workspace.loop import LoopWorkspace
 
 if TYPE_CHECKING:
     from playwright.async_api import BrowserContext, Dialog, Download, Locator, Page, Response
