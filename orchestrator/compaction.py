@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Literal
@@ -15,8 +15,9 @@ from orchestrator.errors import ModelError, OutOfBudget
 from orchestrator.events import Compacted, Warned
 from orchestrator.fences import cut_text, fence
 from orchestrator.messages import Message, Request, ToolCall
-from orchestrator.models.tokens import count, portion
+from orchestrator.models.tokens import ceiling, count, portion
 from orchestrator.role import Fitting
+from orchestrator.summary import figures, pieces, split_facts, with_facts
 from orchestrator.text.relevance import Bm25, gist, read_scores, terms
 from orchestrator.toolbox import Toolbox
 from orchestrator.workspace.outputs import OUTPUT_PREFIX
@@ -26,7 +27,7 @@ GIST = 600
 BEST = 5
 """Turns that a relevance filter keeps besides the last one (R52)."""
 SUMMARY_SHARE = 0.1
-"""Part of the room for a prompt that a summary may fill, and as much what the engine itself carries over."""
+"""Part of the room for a prompt that a summary may fill, as much the facts noted so far, and as much the figures."""
 LEAST_SUMMARY, LONGEST_SUMMARY = 200, 2000
 """Tokens."""
 MATERIAL = 4000
@@ -205,8 +206,8 @@ class _Draft:
         gone = [i for i in past if i not in kept]
         if all(map(self._stands_for_others, gone)):
             return
-        summary = await self._summary(gone) if self.window.settings.how == "summarise" else ""
         sources = tuple(dict.fromkeys(source for i in gone for source in self.messages[i].untrusted))
+        summary = await self._summary(gone, sources) if self.window.settings.how == "summarise" else ""
         if sources:
             summary = fence(self.window.caller.context, summary, sources)
         stands_for_it = Message("data", self._told(gone, summary), untrusted=sources)
@@ -218,7 +219,7 @@ class _Draft:
         groups = list(self._groups())
         kept = {i for group in groups if self.messages[group[0]].role == "user" for i in group}
         groups = [group for group in groups if not kept.intersection(group) and not self._stands_for_others(group[0])]
-        room = self.aim - self.tokens - 2 * self._summary_tokens
+        room = self.aim - self.tokens - 3 * self._summary_tokens
         room += sum(self.sizes[i] for i in range(self.start, self.last) if i not in kept)
         for number, group in enumerate(await self._in_order(groups)):
             room -= sum(self.sizes[i] for i in group)
@@ -254,16 +255,30 @@ class _Draft:
         shown = "\n\n".join(f"[{n}] {text[: portion(text, each)]}" for n, text in enumerate(texts, 1))
         return await self._ask("rank", self._text("rank"), self._text("rank_input", goal=self.window.goal, turns=shown))
 
-    async def _summary(self, gone: Iterable[int]) -> str:
-        """Let the model sum up, piece by piece where it does not fit into one prompt."""
-        prompt, summary = self._text("summary", tokens=self._summary_tokens), ""
-        room = self.most - self._weigh(prompt) - 2 * self._summary_tokens
-        for piece in _pieces(self._material(gone), max(room, self._summary_tokens), self._weigh):
+    async def _summary(self, gone: Iterable[int], sources: tuple[str, ...]) -> str:
+        """Let the model sum up, piece by piece where it does not fit into one prompt; noted facts are not told anew."""
+        prompt, facts = self._text("summary", tokens=self._summary_tokens), list[str]()
+        room = max(self.most - self._weigh(prompt) - 2 * self._summary_tokens, self._summary_tokens)
+        summary = self._noted("summary")
+        new = (i for i in gone if not self._stands_for_others(i))
+        for piece in pieces(self._material(new), room, self._weigh):
             asked = self._text("summary_input", goal=self.window.goal, earlier=summary, piece=piece)
             if not (said := await self._ask("summary", prompt, asked)):
                 break
-            summary = said
-        return summary
+            told, noted = split_facts(said)
+            summary, facts = told or summary, facts + noted
+        if summary:
+            self._note("summary", summary, sources)
+        listed = self._listed("facts", facts, self._list_tokens, sources)
+        quoted = self._listed("figures", self._figures(gone), self._list_tokens, sources)
+        return with_facts(summary, filter(None, (listed, quoted)))
+
+    def _figures(self, gone: Iterable[int]) -> Iterator[str]:
+        """Quote from each result the figures that the model has not noted."""
+        noted = self._noted("facts").splitlines()
+        for i in filter(self._is_result, gone):
+            if told := figures(self.messages[i].content, noted, GIST // 4, but=OUTPUT_PREFIX):
+                yield f"- {told} ({self._kept(i)})"
 
     async def _ask(self, kind: Literal["summary", "rank"], prompt: str, asked: str) -> str:
         """Make a call of the engine's own; nothing when there is no answer."""
@@ -282,8 +297,11 @@ class _Draft:
 
     @property
     def _summary_tokens(self) -> int:
-        share = int(SUMMARY_SHARE * self.window.caller.room)
-        return max(LEAST_SUMMARY, min(share, LONGEST_SUMMARY))
+        return max(LEAST_SUMMARY, self._list_tokens)
+
+    @property
+    def _list_tokens(self) -> int:
+        return min(int(SUMMARY_SHARE * self.window.caller.room), LONGEST_SUMMARY)
 
     def _material(self, indices: Iterable[int]) -> Iterator[str]:
         """Word what a summary is made from."""
@@ -320,26 +338,36 @@ class _Draft:
         )
 
     def _outputs(self, gone: Sequence[int]) -> str:
-        """List what can be read again, the latest first to stay; the whole list is an output itself."""
-        workspace, index = self.window.caller.context.workspace, f"{self.window.caller.path}:outputs"
-        lines = workspace.outputs.read(OUTPUT_PREFIX + index).splitlines() if workspace.outputs.holds(index) else []
+        """List what can be read again."""
+        lines = []
         for i in gone:
             call = self.calls.get(self.messages[i].call_id or "")
             if call and self._is_result(i) and len(self.messages[i].content) > LEAST_CUT:
                 lines.append(f"- {self._kept(i)} ({call.name} {call.arguments[:100]})")
+        return self._listed("outputs", lines, self._summary_tokens // 2)
+
+    def _listed(self, name: str, new: Iterable[str], room: int, sources: tuple[str, ...] = ()) -> str:
+        """Add lines to a list that is an output itself; return the latest of them that fit into so many tokens."""
+        lines = list(dict.fromkeys([*self._noted(name).splitlines(), *new]))
         if not lines:
             return ""
-        lines = list(dict.fromkeys(lines))
-        workspace.outputs.store(index, "\n".join(lines))
+        handle = self._note(name, "\n".join(lines), sources)
         shown: list[str] = []
-        room = self._summary_tokens // 2
         for line in reversed(lines):
             room -= self._weigh(line)
             if room < 0:
-                shown.append(f"- {OUTPUT_PREFIX}{index} (the list of all {len(lines)})")
+                shown.append(f"- {handle} (the list of all {len(lines)})")
                 break
             shown.append(line)
         return "\n".join(reversed(shown))
+
+    def _noted(self, name: str) -> str:
+        """Return what earlier compactions of the loop have noted under a name."""
+        outputs, key = self.window.caller.context.workspace.outputs, f"{self.window.caller.path}:{name}"
+        return outputs.read(OUTPUT_PREFIX + key) if outputs.holds(key) else ""
+
+    def _note(self, name: str, text: str, sources: tuple[str, ...] = ()) -> str:
+        return self.window.caller.context.workspace.outputs.store(f"{self.window.caller.path}:{name}", text, sources)
 
     # a message that alone is too long
 
@@ -348,7 +376,7 @@ class _Draft:
         kept = {i for i in self.became or range(self.start, self.last) if isinstance(i, int)}
         there = [i for i in range(len(self.messages)) if not self.start <= i < self.last or i in kept]
         there = [i for i in there if self.messages[i].role not in ("system", "assistant")]
-        level = _level([self.sizes[i] for i in there], self.most - self.tokens + sum(self.sizes[i] for i in there))
+        level = ceiling([self.sizes[i] for i in there], self.most - self.tokens + sum(self.sizes[i] for i in there))
         for i in there:
             text = self.shortened.get(i, self.messages[i].content)
             at = max(LEAST_CUT, int(len(text) * level / max(self.sizes[i], 1) * 0.9))  # the note that is put in weighs
@@ -368,31 +396,3 @@ class _Draft:
 
     def _text(self, name: str, **values: object) -> str:
         return self.window.caller.context.text(name, **values)
-
-
-def _pieces(texts: Iterable[str], room: int, weigh: Callable[[str], int]) -> Iterator[str]:
-    """Join texts to pieces of so many tokens at most; a text that is longer by itself is split."""
-    piece: list[str] = []
-    left = room
-    for text in texts:
-        each = portion(text, room)
-        for part in (text[at : at + each] for at in range(0, len(text), each)):
-            size = weigh(part)
-            if piece and size > left:
-                yield "\n\n".join(piece)
-                piece, left = [], room
-            piece.append(part)
-            left -= size
-    if piece:
-        yield "\n\n".join(piece)
-
-
-def _level(sizes: Iterable[int], room: int) -> float:
-    """Return the size to which the largest have to be cut so that all of them fit."""
-    ordered = sorted(sizes)
-    for number, size in enumerate(ordered):
-        level = max(0, room) / (len(ordered) - number)
-        if size > level:
-            return level
-        room -= size
-    return float("inf")

@@ -22,6 +22,7 @@ from orchestrator.settings import ModelSettings
 from orchestrator.testing import Answer, ScriptedServer, call, fault, text
 from orchestrator.tool import Tool
 from orchestrator.workspace import Workspace
+from orchestrator.workspace.outputs import Outputs
 from tests import engine, loops
 from tests.loops import Ran
 from tests.test_resume import holding
@@ -91,6 +92,11 @@ def tokens(request: Mapping[str, Any]) -> int:
 
 def last_prompt(ran: Ran) -> str:
     return json.dumps(ran.requests[-1]["messages"], ensure_ascii=False)
+
+
+def outputs_of(ran: Ran) -> Outputs:
+    home = Path(ran.of(RunStarted)[0].workspace)
+    return Workspace(home, home.parent).outputs
 
 
 class TestALongConversation:
@@ -171,10 +177,28 @@ class TestTheSummary:
         assert ran.result.usage.calls == len(ran.requests)
 
     async def test_what_an_earlier_summary_said_is_summed_up_again(self) -> None:
-        reader = Reader(60, lambda material: text("## Facts\n- the code word is Falke"))
+        reader = Reader(60, lambda material: text("## Decisions\n- the code word is Falke"))
         await read(reader)
         assert len(reader.materials) >= 2
         assert "the code word is Falke" in reader.materials[1]
+
+    async def test_but_its_facts_are_carried_on_as_they_were_noted(self) -> None:
+        notes = iter(range(1, 100))
+        reader = Reader(60, lambda material: text(f"## Goal\nRead.\n\n## Facts\n- word {next(notes)} is Falke"))
+        ran = await read(reader)
+        assert len(reader.materials) >= 3
+        assert "is Falke" not in "".join(reader.materials)
+        assert all(f"- word {n} is Falke" in last_prompt(ran) for n in range(1, len(reader.materials) + 1))
+
+    async def test_of_more_facts_than_fit_the_latest_stay_and_all_can_be_read_again(self) -> None:
+        notes = iter(range(1, 100))
+        reader = Reader(60, lambda material: text(f"## Facts\n- word {next(notes)} is {'Falke ' * 200}"))
+        ran = await read(reader, page, "read_artifact")
+        noted = len(reader.materials)
+        assert f"- word {noted} is Falke" in last_prompt(ran)
+        assert "- word 1 is Falke" not in last_prompt(ran)
+        assert f"out:agent:facts (the list of all {noted})" in last_prompt(ran)
+        assert outputs_of(ran).read("out:agent:facts").count("- word") == noted
 
     @pytest.mark.parametrize("answer", [text(""), fault(400, {"error": {"message": "no"}})], ids=["empty", "refused"])
     async def test_without_one_the_turns_go_all_the_same(self, answer: Answer) -> None:
@@ -346,23 +370,28 @@ class TestWhatTheEngineCarries:
     async def test_every_output_can_be_read_again(self) -> None:
         ran = await read(Reader(60, lambda material: text("Nothing.")), page, "read_artifact")
         assert len(ran.of(Compacted)) >= 3
-        home = Path(ran.of(RunStarted)[0].workspace)
-        workspace = Workspace(home, home.parent)
+        outputs = outputs_of(ran)
         named = re.findall(r"out:[\w:.]+", last_prompt(ran))
-        listed = workspace.outputs.read("out:agent:outputs")
+        listed = outputs.read("out:agent:outputs")
         for n in range(1, 41):
             handle = f"out:agent:{n}:tool.0"
             assert handle in named or handle in listed
-            assert f"Depot {n} holds" in workspace.outputs.read(handle)
+            assert f"Depot {n} holds" in outputs.read(handle)
         assert "out:agent:outputs" in named
 
     async def test_an_output_that_strangers_wrote_stays_theirs(self) -> None:
         theirs = replace(page, untrusted=True)
         ran = await read(Reader(20, lambda material: text("Nothing.")), theirs, "read_artifact")
-        home = Path(ran.of(RunStarted)[0].workspace)
-        outputs = Workspace(home, home.parent).outputs
+        outputs = outputs_of(ran)
         assert outputs.holds("agent:1:tool.0")
         assert outputs.sources("out:agent:1:tool.0") == ("page",)
+        assert outputs.sources("out:agent:figures") == ("page",)
+
+    async def test_sentences_with_figures_are_quoted(self) -> None:
+        ran = await read(Reader(40, lambda material: text("Nothing.")))
+        assert len(ran.of(Compacted)) >= 3
+        said = ran.requests[-1]["messages"][1]["content"]
+        assert [n for n in range(25, 35) if f"- Depot {n} holds {1000 + n} pallets, says Müller." not in said] == []
 
     async def test_files_that_were_written_are_named(self) -> None:
         reader = Reader(40)

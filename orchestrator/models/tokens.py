@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from decimal import Decimal
 from functools import reduce
 from math import ceil
@@ -94,6 +95,17 @@ def portion(text: str, tokens: int) -> int:
     """Return how many of a text's characters weigh so many tokens, at least one."""
     whole = estimate_tokens(text)
     return max(1, len(text) if whole <= tokens else len(text) * tokens // whole)
+
+
+def ceiling(sizes: Iterable[int], room: int) -> float:
+    """Return the size to which the largest have to be cut so that all of them fit."""
+    ordered = sorted(sizes)
+    for number, size in enumerate(ordered):
+        most = max(0, room) / (len(ordered) - number)
+        if size > most:
+            return most
+        room -= size
+    return float("inf")
 
 
 def default_output(window: int) -> int:

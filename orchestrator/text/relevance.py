@@ -92,13 +92,18 @@ def gist(text: str, most: int) -> str:
     """Return so many characters of a text: half of them its beginning, the others of sentences with figures in them."""
     if len(text) <= most:
         return text
-    kept, left = [text[: most // 2]], most - most // 2
-    for sentence in _SENTENCE_END.split(text[most // 2 :]):
+    return "\n".join([text[: most // 2], *with_figures(text[most // 2 :], most - most // 2)])
+
+
+def with_figures(text: str, most: int, digits: int = 1) -> list[str]:
+    """Return the first sentences that have so many digits, so many characters together."""
+    kept = []
+    for sentence in _SENTENCE_END.split(text):
         sentence = sentence.strip()
-        if len(sentence) < left and any(map(str.isdigit, sentence)):
+        if len(sentence) < most and sum(map(str.isdigit, sentence)) >= digits:
             kept.append(sentence)
-            left -= len(sentence) + 1
-    return "\n".join(kept)
+            most -= len(sentence) + 1
+    return kept
 
 
 _SCORE = re.compile(r'"?(\d{1,4})"?\s*:\s*"?(1(?:\.0+)?|0(?:\.\d+)?)(?![\d.])')
