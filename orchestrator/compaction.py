@@ -30,6 +30,8 @@ SUMMARY_SHARE = 0.1
 """Part of the room for a prompt that a summary may fill, as much the facts noted so far, and as much the figures."""
 LEAST_SUMMARY, LONGEST_SUMMARY = 200, 2000
 """Tokens."""
+QUOTED = 120
+"""Characters of one result that are quoted for their figures."""
 MATERIAL = 4000
 """Characters of one message that a summary is made from."""
 LEAST_CUT = 200
@@ -277,7 +279,7 @@ class _Draft:
         """Quote from each result the figures that the model has not noted."""
         noted = self._noted("facts").splitlines()
         for i in filter(self._is_result, gone):
-            if told := figures(self.messages[i].content, noted, GIST // 4, but=OUTPUT_PREFIX):
+            if told := figures(self.messages[i].content, noted, QUOTED, but=OUTPUT_PREFIX):
                 yield f"- {told} ({self._kept(i)})"
 
     async def _ask(self, kind: Literal["summary", "rank"], prompt: str, asked: str) -> str:
