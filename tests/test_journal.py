@@ -28,7 +28,7 @@ from orchestrator.events import (
     VariableSet,
     Warned,
 )
-from orchestrator.journal import Journal, Signal, open_journal
+from orchestrator.journal import Journal, Signal, open_journal, queries
 from orchestrator.journal.log import RunLog
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.journal.sqlite import SqliteJournal
@@ -370,6 +370,15 @@ async def test_another_schema_version_is_refused_with_both_named(path: Path) -> 
         await journal.commit()
     with pytest.raises(JournalError):
         await journal.aclose()
+
+
+async def test_the_runs_of_a_session_are_found_by_an_index(path: Path) -> None:
+    journal = SqliteJournal(path)
+    journal.write(started())
+    await journal.aclose()
+    steps = [row[-1] for row in query(path, f"EXPLAIN QUERY PLAN {queries.READ} {queries.OF_SESSION}", "s", None)]
+    assert "SEARCH run USING INDEX run_session (session=? AND user=?)" in steps
+    assert "SEARCH event USING INDEX event_type (type=? AND run=?)" in steps
 
 
 @pytest.mark.parametrize("first", ["read", "write"])

@@ -83,7 +83,7 @@ def _used(db: sqlite3.Connection, run: str) -> tuple[str | None, int]:
 
 def session(db: sqlite3.Connection, session: str, user: str | None) -> list[Event]:
     """Return starts, ends and variables of the runs of a user's session, in order."""
-    rows = db.execute(f"{READ} {_OF_SESSION}", (session, user))
+    rows = db.execute(f"{READ} {OF_SESSION}", (session, user))
     return [_event(*row) for row in rows]
 
 
@@ -106,9 +106,9 @@ _LINES = """
 SELECT run, goal, session, user, started, ended, status, cost, tokens FROM run
 WHERE ? IS NULL OR run = ? ORDER BY started DESC, rowid DESC
 """
-_OF_SESSION = """
-JOIN run ON run.run = event.run WHERE session = ? AND user IS ?
-AND type IN ('run.started', 'variable.set', 'run.ended') ORDER BY started, run.rowid, seq
+OF_SESSION = """
+WHERE event.run IN (SELECT run FROM run WHERE session = ? AND user IS ?)
+AND type IN ('run.started', 'variable.set', 'run.ended') ORDER BY at, event.rowid
 """
 _OPEN_QUESTIONS = """
 WHERE type = 'approval.asked' AND NOT EXISTS (
