@@ -56,6 +56,7 @@ def _check(question: ApprovalAsked, kind: SignalKind) -> None:
 
 def _check_arguments(question: ApprovalAsked, arguments: Json) -> None:
     if question.parameters is None:
-        raise ConfigError(f"{question.key} has no arguments to change; give the right result with `answer`")
+        instead = "; give the right result with `answer`" if question.expects == "either" else ""
+        raise ConfigError(f"{question.key} has no arguments to change{instead}")
     if faults := problems(arguments, question.parameters):
         raise ConfigError(f"the arguments do not fit {question.name}: {'; '.join(faults[:10])}")
