@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from orchestrator.bounded import Overdue, bounded
+from orchestrator.errors import LoopStopped, RunStopped, ToolError
 from orchestrator.events import ApprovalAsked
 from orchestrator.failure import Failure, FailureKind
 from orchestrator.messages import Json, Message, ToolCall
 from orchestrator.models.replay import ToolLine
 from orchestrator.policy import destinations
-from orchestrator.tool import Tool, ToolResult
+from orchestrator.tool import Tool, ToolContext, ToolResult, to_result
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +88,51 @@ class Job:
     def fail(self, text: str, kind: FailureKind = FailureKind.tool_error) -> None:
         """Let it end with an error that the model is told."""
         self.result, self.kind = failed(text), kind
+
+
+async def invoke(job: Job, context: Callable[[], ToolContext]) -> None:
+    """Run the tool of a call: within its time limit, and again where that may help and does no harm.
+
+    Args:
+        job: Gets the result.
+        context: Makes what the tool is given.
+    """
+    assert job.tool is not None
+    started = time.monotonic()
+    attempts = 1 + (job.tool.retries if job.tool.effect != "once" else 0)
+    while attempts:
+        attempts -= 1
+        if await _attempt(job, job.tool, context):
+            break
+    job.seconds = time.monotonic() - started
+
+
+async def _attempt(job: Job, tool: Tool, context: Callable[[], ToolContext]) -> bool:
+    """Run the tool once; False when another attempt may go better."""
+    try:
+        job.result, again = await bounded(_result(tool, job.arguments or {}, context), tool.timeout)
+    except Overdue as late:
+        after = "it may still be running" if tool.blocking or not late.stopped else "it was stopped"
+        job.fail(f"{tool.name} did not finish within {tool.timeout:g} s; {after}", FailureKind.tool_timeout)
+        again = True
+    return not again
+
+
+async def _result(tool: Tool, arguments: dict[str, Any], context: Callable[[], ToolContext]) -> tuple[ToolResult, bool]:
+    """Return what came of the tool, and whether another attempt may go better."""
+    try:
+        return to_result(await tool.invoke(arguments, context())), False
+    except (RunStopped, LoopStopped, KeyboardInterrupt):
+        raise
+    except ToolError as error:
+        return failed(str(error)), False
+    except asyncio.CancelledError:
+        if (task := asyncio.current_task()) is None or task.cancelling():
+            raise
+        why = "something that it waited for was cancelled"
+    except BaseException as error:  # noqa: BLE001 - whatever a tool raises, the model can react to it
+        why = told(error)
+    return failed(f"{tool.name} failed: {why}"), True
 
 
 def failed(text: str) -> ToolResult:

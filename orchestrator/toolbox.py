@@ -6,17 +6,17 @@ import asyncio
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import orjson
 
 from orchestrator.binding import BindingError, bind
-from orchestrator.bounded import Overdue, bounded
-from orchestrator.calls import Job, Observation, failed, stretches, told
+from orchestrator.calls import Job, Observation, invoke, stretches, told
 from orchestrator.context import RunContext, record_key
 from orchestrator.conversation import Conversation
-from orchestrator.errors import LoopStopped, ReplayMiss, RunStopped, ToolError, nearest
+from orchestrator.errors import ReplayMiss, RunStopped, ToolError, nearest
 from orchestrator.events import ToolProgress, ToolReturned, ToolStarted, Warned
-from orchestrator.failure import Failure, FailureKind
+from orchestrator.failure import Failure
 from orchestrator.fences import cut_text, fence
 from orchestrator.fitting import quote
 from orchestrator.gate import Gate
@@ -324,41 +324,9 @@ class Toolbox:
                     group.create_task(self._run_job(job))
 
     async def _run_job(self, job: Job) -> None:
-        assert job.tool is not None
-        started = time.monotonic()
-        attempts = 1 + (job.tool.retries if job.tool.effect != "once" else 0)
-        while attempts:
-            attempts -= 1
-            if await self._attempt(job, job.tool):
-                break
-        job.seconds = time.monotonic() - started
-
-    async def _attempt(self, job: Job, tool: Tool) -> bool:
-        """Run the tool once; False when another attempt may go better."""
-        try:
-            job.result, again = await bounded(self._invoke(job, tool), tool.timeout)
-        except Overdue as late:
-            after = "it may still be running" if tool.blocking or not late.stopped else "it was stopped"
-            job.fail(f"{tool.name} did not finish within {tool.timeout:g} s; {after}", FailureKind.tool_timeout)
-            again = True
-        return not again
-
-    async def _invoke(self, job: Job, tool: Tool) -> tuple[ToolResult, bool]:
-        """Return what came of the tool, and whether another attempt may go better."""
-        try:
-            result = to_result(await tool.invoke(job.arguments or {}, self._context_of(job)))
-            return (await self._with_images(result) if result.images else result), False
-        except (RunStopped, LoopStopped, KeyboardInterrupt):
-            raise
-        except ToolError as error:
-            return failed(str(error)), False
-        except asyncio.CancelledError:
-            if (task := asyncio.current_task()) is None or task.cancelling():
-                raise
-            why = "something that it waited for was cancelled"
-        except BaseException as error:  # noqa: BLE001 - whatever a tool raises, the model can react to it
-            why = told(error)
-        return failed(f"{tool.name} failed: {why}"), True
+        await invoke(job, partial(self._context_of, job))
+        if job.result and job.result.images:
+            job.result = await self._with_images(job.result)
 
     async def _with_images(self, result: ToolResult) -> ToolResult:
         """Return a result with its images as the model can see them."""
