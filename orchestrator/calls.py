@@ -126,9 +126,7 @@ async def _result(tool: Tool, arguments: dict[str, Any], context: Callable[[], T
         raise
     except ToolError as error:
         return failed(str(error)), False
-    except asyncio.CancelledError:
-        if (task := asyncio.current_task()) is None or task.cancelling():
-            raise
+    except asyncio.CancelledError:  # it may have cancelled itself; who cancels its task reads nothing of this
         why = "something that it waited for was cancelled"
     except BaseException as error:  # noqa: BLE001 - whatever a tool raises, the model can react to it
         why = told(error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -102,6 +103,11 @@ class AgentLoop:
             if RULES[error.failure.kind].ends == "run":
                 raise RunStopped(error.failure) from error
             return Ending("failed", "model_unavailable", self.conversation.last_text(), failure=error.failure)
+        except asyncio.CancelledError:
+            if (task := asyncio.current_task()) is None or task.cancelling():
+                raise
+            # task groups take a task that ends so for one that was cancelled: its subtask would be lost without a word
+            raise RuntimeError("something that the loop waited for was cancelled, and nobody cancelled the loop") from None
 
     async def _turn(self) -> Ending | None:
         reply, self._open = self._open, None

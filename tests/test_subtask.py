@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -242,12 +243,22 @@ class TestAfterAFailure:
         assert statuses(result) == {"a": "failed", "b": "skipped"}
         assert result.status == "failed", "the planner's words do not count either"
 
-    async def test_a_fault_of_a_model_of_ones_own_fails_its_subtask_and_no_other(self) -> None:
+    @pytest.mark.parametrize(
+        ("error", "told"),
+        [
+            (ZeroDivisionError("a fault in a program"), "ZeroDivisionError: a fault in a program"),
+            (asyncio.CancelledError(), "RuntimeError: something that the loop waited for was cancelled"),
+        ],
+        ids=["error", "cancelled"],
+    )
+    async def test_a_fault_of_a_model_of_ones_own_fails_its_subtask_and_no_other(
+        self, error: BaseException, told: str
+    ) -> None:
         class Broken:
             name, window, max_output, vision = "broken", 8_000, 1_000, False
 
             async def generate(self, request: Request, on_delta: object = None) -> Reply:
-                raise ZeroDivisionError("a fault in a program")
+                raise error
 
             async def aclose(self) -> None:
                 pass
@@ -260,7 +271,7 @@ class TestAfterAFailure:
         assert statuses(result) == {"a": "failed", "b": "done"}
         failure = result.outcomes["a"].failure
         assert failure and (failure.kind, result.outcomes["a"].stop_reason) == ("bug", "bug")
-        assert "ZeroDivisionError: a fault in a program" in failure.message
+        assert told in failure.message
         assert "Traceback" in (await logged(made, result, Warned))[0].text
 
 

@@ -51,6 +51,15 @@ async def cancels() -> None:
 
 
 @tool
+async def stops() -> None:
+    """Cancel itself. Use it never. Returns nothing."""
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    await asyncio.Event().wait()
+
+
+@tool
 async def leaves() -> None:
     """End the program. Use it never. Returns nothing."""
     sys.exit("goodbye")
@@ -103,6 +112,7 @@ class TestOneAnswerForEachCall:
             (call("breaks", {}), "breaks failed: ConnectionError: the line is dead"),
             (call("hangs", {}), "hangs did not finish within 0.05 s; it was stopped"),
             (call("cancels", {}), "cancels failed: something that it waited for was cancelled"),
+            (call("stops", {}), "stops failed: something that it waited for was cancelled"),
             (call("leaves", {}), "leaves failed: SystemExit: goodbye"),
             (call("mutters", {}), "mutters failed: Unspeakable"),
             (call("divides", {}), "LookupError: no such order; ConnectionError: the line is dead"),
@@ -114,7 +124,7 @@ class TestOneAnswerForEachCall:
     )
     async def test_whatever_goes_wrong(self, wrong: Answer, told: str) -> None:
         """R23."""
-        tools = (look, breaks, hangs, cancels, leaves, mutters, divides)
+        tools = (look, breaks, hangs, cancels, stops, leaves, mutters, divides)
         both = call("look", {"name": "a"}, finish_reason=wrong.finish_reason) + wrong
         ran = await run([both, DONE], *tools)
         assert ran.result.status == "done"
