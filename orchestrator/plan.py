@@ -159,13 +159,14 @@ class Plan:
             self.started.discard(id)
 
     def to_retry(self, first: str | None = None) -> tuple[str, ...]:
-        """Return the ids to try again: those that did not succeed, or one and all that come after it.
+        """Return the ids to try again: those that have not succeeded, or one and all that come after it.
 
         Raises:
             ConfigError: There is no such subtask.
         """
         if first is None:
-            return tuple(id for id, o in self.outcomes.items() if o.status != "done" and id not in self.replaced)
+            done = {id for id, outcome in self.outcomes.items() if outcome.status == "done"}
+            return tuple(id for id in self.subtasks if id not in done and id not in self.replaced)
         if first not in self.subtasks:
             raise ConfigError(f"the plan has no subtask {first!r}{nearest(first, self.subtasks)}")
         again = {self.current(first)}

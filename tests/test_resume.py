@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -25,7 +26,7 @@ from orchestrator.role import Review
 from orchestrator.settings import ModelSettings
 from orchestrator.testing import Answer, ScriptedServer, call, text
 from orchestrator.tool import Tool
-from tests.engine import FILTERED, ORI, WORKER, delegate, orchestrator, subtask
+from tests.engine import FILTERED, ORI, WORKER, delegate, orchestrator, statuses, subtask
 
 Script = dict[str, list[Answer]]
 
@@ -319,6 +320,34 @@ class TestEveryCut:
         whole, calls = await every_cut(answer, [planner, reader], [page], window=9_000, exact=False)
         assert (whole.status, whole.outcomes["a"].answer) == ("done", "read")
         assert calls > 19, "nothing was summed up"
+
+
+class TestRetry:
+    async def test_what_was_never_finished_is_done_when_a_message_came_between(self) -> None:
+        started = asyncio.Event()
+
+        @tool(effect="read")
+        async def wait() -> str:
+            """Wait the first time. Use it never. Returns nothing."""
+            if not started.is_set():
+                started.set()
+                await asyncio.Event().wait()
+            return "over"
+
+        script = {
+            ORI: [delegate(subtask("a"), subtask("b", "a")), text("hello"), text("all done")],
+            "do a": [call("wait", {}), text("a")],
+            "do b": [text("b")],
+        }
+        async with ScriptedServer(by_turn(script)) as server:
+            made = orchestrator(server, [WORKER.model_copy(update={"tools": ("wait",)})], [wait])
+            async with made.start("goal") as handle:
+                await started.wait()
+                cancelled = await handle.cancel()
+            answered = await made.resume(cancelled.run_id, "Just say hello.")
+            assert (answered.answer, statuses(answered)) == ("hello", {})
+            retried = await made.retry(cancelled.run_id)
+        assert (retried.answer, statuses(retried)) == ("all done", {"a": "done", "b": "done"})
 
 
 class TestUndo:
