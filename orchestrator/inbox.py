@@ -8,6 +8,7 @@ from orchestrator.errors import ConfigError, nearest
 from orchestrator.events import ApprovalAsked
 from orchestrator.journal import Journal, Signal, SignalKind
 from orchestrator.messages import Json
+from orchestrator.people import kept
 from orchestrator.schema import problems
 
 
@@ -40,7 +41,7 @@ async def give_word(journal: Journal, run: str, call: str, kind: SignalKind, by:
     _check(question, kind)
     if "arguments" in data:
         _check_arguments(question, data["arguments"])
-    signal = Signal(run=run, key=question.key, kind=kind, by=by, at=time.time(), data=data)
+    signal = Signal(run=run, key=question.key, kind=kind, by=by, at=time.time(), data=kept(data))
     return await journal.send(signal)
 
 

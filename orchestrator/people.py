@@ -6,7 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 
-from orchestrator.errors import JournalError
+import orjson
+
+from orchestrator.errors import ConfigError, JournalError
 from orchestrator.events import ApprovalAsked, SignalTaken, Warned
 from orchestrator.journal import Journal, Signal, SignalKind
 from orchestrator.journal.log import RunLog
@@ -91,7 +93,7 @@ class People:
             self._changed.clear()
             with suppress(JournalError):  # the next word makes it read again
                 await self._refresh()
-            if not (self._working() or self.attended or self.answered(self.waiting)):
+            if not (self._working() or self.attended or self._asking or self.answered(self.waiting)):
                 self._parked()
 
     async def _refresh(self) -> None:
@@ -142,24 +144,39 @@ class People:
         return word
 
     async def _put(self, approve: Approve, question: ApprovalAsked) -> None:
-        """Ask in this program; what fails there leaves the question open."""
+        """Ask in this program; what fails there leaves the question open, to whoever finds it in the log."""
         try:
             said = await approve(question)
+            self._asking.pop(question.key, None)
+            if said is not None:
+                kind, data = _word(said, question)
+                word = Signal(run=self._log.run, key=question.key, kind=kind, by=PROGRAM, at=self._log.now(), data=data)
+                await self._journal.send(word)
         except Exception as error:  # noqa: BLE001 - the program's own code
             text = f"approve failed for {question.key}: {type(error).__name__}: {error}"
             self._log.add(Warned(path=question.path, text=text))
-            return
-        self._asking.pop(question.key, None)
-        if said is not None:
-            kind, data = _word(said, question)
-            signal = Signal(run=self._log.run, key=question.key, kind=kind, by=PROGRAM, at=self._log.now(), data=data)
-            await self._journal.send(signal)
+            self._asking.pop(question.key, None)
+            self.attended = False  # or the run would wait for ever for a program that cannot answer
+            self._changed.set()
+
+
+def kept(data: dict[str, Json]) -> dict[str, Json]:
+    """Return what a word says, which the log can keep.
+
+    Raises:
+        ConfigError: It is no JSON.
+    """
+    try:
+        orjson.dumps(data)
+    except TypeError as error:
+        raise ConfigError(f"the word cannot be kept as JSON: {error}") from None
+    return data
 
 
 def _word(said: bool | str | Mapping[str, Json], question: ApprovalAsked) -> tuple[SignalKind, dict[str, Json]]:
     """Return what a program's answer to a question comes to."""
     if isinstance(said, str):
-        return ("deny", {"why": said}) if question.expects == "approval" else ("answer", {"text": said})
+        return ("deny", kept({"why": said})) if question.expects == "approval" else ("answer", kept({"text": said}))
     if isinstance(said, Mapping):
-        return "approve", {"arguments": dict(said)}
+        return "approve", kept({"arguments": dict(said)})
     return ("approve" if said else "deny"), {}

@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator import Limits, Orchestrator, Role, RunResult, tool
 from orchestrator.errors import ConfigError
-from orchestrator.events import ApprovalAsked, Event, SignalTaken, SubtaskWaiting, ToolStarted
+from orchestrator.events import ApprovalAsked, Event, SignalTaken, SubtaskWaiting, ToolStarted, Warned
 from orchestrator.handle import RunHandle
 from orchestrator.inbox import give_word
 from orchestrator.review import Verdict
@@ -93,6 +93,34 @@ class TestWithSomebodyInTheProgram:
             _, events = await solo(server, Post(), approve=approve)
         [started] = of(events, ToolStarted)
         assert started.arguments == '{"to":"bob","text":"hi"}'
+
+    @pytest.mark.parametrize(
+        ("said", "fault"),
+        [
+            (ConnectionError("the chat is down"), "ConnectionError: the chat is down"),
+            ({"to": {"ann", "bob"}, "text": "x"}, "ConfigError: the word cannot be kept as JSON: Type is not"),
+            ("\ud800", "ConfigError: the word cannot be kept as JSON: str is not valid"),
+        ],
+        ids=["error", "no-json", "no-text"],
+    )
+    async def test_a_program_that_cannot_answer_leaves_the_call_to_others(
+        self, said: Any, fault: str, tmp_path: Path
+    ) -> None:
+        post = Post()
+
+        async def approve(question: ApprovalAsked) -> Any:
+            if isinstance(said, Exception):
+                raise said
+            return said
+
+        async with ScriptedServer([SENDS, text("done")]) as server:
+            result, events = await solo(server, post, database(tmp_path), approve=approve)
+            [warned] = of(events, Warned)
+            assert (result.status, post.sent) == ("needs_review", [])
+            assert warned.text.startswith(f"approve failed for clerk:1:tool.0: {fault}")
+            made = orchestrator(server, [clerk(post.tool)], [post.tool], journal=database(tmp_path))
+            await give_word(made.journal, result.run_id, "tool.0", "approve", "ann")
+            assert ((await made.resume(result.run_id)).status, post.sent) == ("done", ["ann: hello"])
 
     async def test_all_questions_of_a_message_come_before_anything_of_it_runs(self) -> None:
         post, ready = Post(), asyncio.Event()
@@ -314,9 +342,10 @@ class TestTheHandle:
         [
             (lambda handle: handle.approve("clerk:9:tool.0"), "has no call 'clerk:9:tool.0' that waits; did you mean"),
             (lambda handle: handle.approve("tool.0", {"to": 3}), r"do not fit send: .*text is required"),
+            (lambda handle: handle.deny("tool.0", "\ud800"), "the word cannot be kept as JSON: str is not valid UTF-8"),
             (lambda handle: handle.answer("tool.0", "yes"), "waits for another word: approve or deny"),
         ],
-        ids=["unknown", "arguments", "kind"],
+        ids=["unknown", "arguments", "text", "kind"],
     )
     async def test_a_word_that_does_not_fit_is_refused_and_the_call_waits_on(
         self, give: Callable[[RunHandle], Any], fault: str
