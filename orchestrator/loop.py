@@ -106,8 +106,8 @@ class AgentLoop:
         except asyncio.CancelledError:
             if (task := asyncio.current_task()) is None or task.cancelling():
                 raise
-            # task groups take a task that ends so for one that was cancelled: its subtask would be lost without a word
-            raise RuntimeError("something that the loop waited for was cancelled, and nobody cancelled the loop") from None
+            # a task group takes a task that ends so for one that it cancelled: the subtask would be lost without a word
+            raise RuntimeError("something that the loop waited for was cancelled, but not the loop") from None
 
     async def _turn(self) -> Ending | None:
         reply, self._open = self._open, None
