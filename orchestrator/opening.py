@@ -127,9 +127,10 @@ class Opening:
     def _tools(self, role: Role, path: str, schemas: Mapping[str, Any]) -> dict[str, Tool]:
         """Return what a role may call and this machine has, with these schemas; say what is left out."""
         named = [replace(self.context.tool(n), **schemas.get(n, {})) for n in role.tools if n != DELEGATE]
-        nobody = not (self.context.memory.owned or self.context.recording)
+        recording = self.context.recording
+        nobody = not (self.context.memory.owned or (recording and recording.header.owned))
         tools = {tool.name: tool for tool in named if not (tool.remembers and nobody)}
-        asked = {} if self.context.recording else tools  # what runs no tool needs nothing
+        asked = {} if recording else tools  # what runs no tool needs nothing
         missing = {name: why for name, tool in asked.items() if (why := tool.missing())}
         for why in dict.fromkeys(missing.values()):
             first, *more = (name for name in missing if missing[name] == why)

@@ -365,8 +365,8 @@ class Orchestrator:
             )
         asked = header.asked
         plan = Delegate.model_validate(asked.plan) if asked.plan else None
-        given = {**asked.params, **(params or {})}
-        order = self.start(asked.goal, plan=plan, params=given, output=asked.output, roles=asked.roles, **options).order
+        options |= {"params": {**asked.params, **(params or {})}, "limits": Limits.model_validate(asked.limits)}
+        order = self.start(asked.goal, plan=plan, output=asked.output, roles=asked.roles, **options).order
         order = replace(order, root=asked.root, answer=asked.answer, inputs=asked.inputs, base=base, model=model)
         return RunHandle(self._house, order)
 

@@ -224,9 +224,10 @@ class Teacher(ReplayModel):
         self.learned: dict[str, RecordedReply] = {}
 
     async def generate(self, request: Request, on_delta: Any = None) -> Reply:
-        line = self.recording.lines[request.key]
-        self.learned[_identity(wire_messages(request.messages))] = line.reply
-        return line.reply.reply(self.name)
+        reply = self.recording.lines[request.key].reply
+        assert reply is not None
+        self.learned[_identity(wire_messages(request.messages))] = reply
+        return reply.reply(self.name)
 
 
 @dataclass(slots=True)

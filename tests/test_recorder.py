@@ -8,15 +8,20 @@ import os
 import re
 import subprocess
 import sys
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from orchestrator import Orchestrator, RunResult
+from orchestrator import Limits, Orchestrator, RunResult
+from orchestrator.models.recorder import record
 from orchestrator.models.replay import Recording
 from orchestrator.serve.cli import main
-from orchestrator.testing import ScriptedServer, call, text
+from orchestrator.testing import Answer, ScriptedServer, call, fault, text
+from tests.engine import ORI, delegate, orchestrator, serving, statuses, subtask
+from tests.loops import look
+from tests.loops import orchestrator as loop
 
 SECRET = "hunter2-hunter2-hunter2"
 TOOLS = f'''
@@ -183,3 +188,47 @@ async def test_the_fixture_replays_in_a_project_and_fails_loudly_on_a_miss(proje
     )
     assert "1 failed, 2 passed" in done.stdout, done.stdout + done.stderr
     assert "it has no reply for" in done.stdout and "To record anew" in done.stdout
+
+
+async def again(made: Orchestrator, first: RunResult, tmp_path: Path) -> RunResult:
+    """Record a run with its tools, and replay it."""
+    file = tmp_path / "rec.jsonl"
+    file.write_text(record(await made.journal.events(first.run_id), content=lambda change: None).dump(), "utf-8")
+    async with made.start_replay(file, tools=True) as handle:
+        return await handle.result()
+
+
+async def test_a_call_of_a_model_that_failed_fails_again(tmp_path: Path) -> None:
+    """Else a run whose planner had coped with it could not be replayed."""
+    refused = fault(400, {"error": {"message": "no", "type": "invalid_request_error"}})
+    script = {ORI: [delegate(subtask("a"), subtask("b")), text("b it is")], "do a": refused, "do b": text("fine")}
+    async with serving(script) as server:
+        made = orchestrator(server)
+        first = await made.solve("goal")
+        replayed = await again(made, first, tmp_path)
+    assert statuses(first) == {"a": "failed", "b": "done"}
+    assert (replayed.status, replayed.answer, statuses(replayed)) == (first.status, first.answer, statuses(first))
+    assert replayed.outcomes["a"].failure == first.outcomes["a"].failure
+
+
+async def test_a_replay_sums_up_where_the_run_reached_its_budget(tmp_path: Path) -> None:
+    """It went on, and called itself done."""
+
+    def reply(request: dict[str, Any]) -> Answer:
+        return text("all I know") if request["tool_choice"] == "none" else call("look", {"name": str(next(numbers))})
+
+    numbers = count()
+    async with ScriptedServer(reply) as server:
+        made = loop(server, [look])
+        first = await made.run_role("agent", "look around", limits=Limits(tokens=6_000))
+        replayed = await again(made, first, tmp_path)
+    assert (first.status, first.stop_reason, first.answer) == ("partial", "budget", "all I know")
+    assert (replayed.status, replayed.stop_reason, replayed.answer) == ("partial", "budget", "all I know")
+
+
+async def test_what_a_run_of_nobody_was_not_offered_its_replay_is_not_either(tmp_path: Path) -> None:
+    async with ScriptedServer([call("remember", {"text": "x"}), text("never mind")]) as server:
+        made = loop(server, ["remember"])
+        first = await made.run_role("agent", "remember it")
+        replayed = await again(made, first, tmp_path)
+    assert (first.status, replayed.status, replayed.answer) == ("done", "done", "never mind")

@@ -11,6 +11,7 @@ from orchestrator.events import (
     ArtifactStored,
     Event,
     MessageAppended,
+    ModelFailed,
     ModelReplied,
     RunStarted,
     ToolReturned,
@@ -64,7 +65,8 @@ class _Recorder:
     def __init__(self, project: Path | None, content: Content | None) -> None:
         self.project, self.content = project, content
         self.started: RunStarted | None = None
-        self.replies: dict[str, ModelReplied] = {}
+        self.answers: dict[str, ModelReplied | ModelFailed] = {}
+        """The last one to each call: one that failed may have been made again."""
         self.said: dict[str, Message] = {}
         self.seen: defaultdict[str, list[str]] = defaultdict(list)
         """By path: observations since the last assistant message."""
@@ -82,9 +84,11 @@ class _Recorder:
             case RunStarted():
                 self.started = event
             case ModelReplied():
-                self.replies[event.key] = event
+                self.answers[event.key] = event
                 if event.key.endswith(":model"):
                     self.observed[event.key] = "\n\n".join(self.seen[event.path])
+            case ModelFailed():
+                self.answers[event.key] = event
             case MessageAppended() if event.message.role == "assistant":
                 self.said[event.key] = event.message
                 self.seen[event.path].clear()
@@ -100,17 +104,18 @@ class _Recorder:
 
     def recording(self, scenario: str, note: str) -> Recording:
         """Return what was taken in as a recording."""
-        model = next((replied.model for replied in self.replies.values()), "")
+        model = next((answer.model for answer in self.answers.values() if isinstance(answer, ModelReplied)), "")
         started = self.started
         header = Header(
             scenario=(started and started.scenario) or scenario,
             model=model,
             scripted=model == SCRIPTED,
             window=max(started.windows.values(), default=128_000) if started else 128_000,
+            owned=bool(started and (started.session or started.user)),
             note=note,
             asked=self._asked(started) if started and not started.scenario else None,
         )
-        lines = {key: self._line(replied) for key, replied in self.replies.items()}
+        lines = {key: self._line(answer) for key, answer in self.answers.items()}
         tools = {key: self._tool_line(key) for key in self.returned if key in self.called} if self.content else {}
         return Recording(header, lines, tools)
 
@@ -125,6 +130,7 @@ class _Recorder:
             answer=order.get("answer"),
             output=order.get("output"),
             roles=order.get("roles"),
+            limits=started.limits,
         )
 
     def _in_project(self, name: str) -> str:
@@ -132,7 +138,9 @@ class _Recorder:
         inside = self.project is not None and path.is_relative_to(self.project)
         return str(path.relative_to(self.project)) if self.project and inside else name
 
-    def _line(self, replied: ModelReplied) -> Line:
+    def _line(self, replied: ModelReplied | ModelFailed) -> Line:
+        if isinstance(replied, ModelFailed):
+            return Line(key=replied.key, failure=replied.failure)
         message = self.said.get(replied.key, Message("assistant", replied.content))
         calls = (RecordedCall(id=c.id, name=c.name, arguments=self._relative(c.arguments)) for c in message.calls)
         reply = RecordedReply(

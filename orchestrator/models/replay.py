@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 import orjson
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
 
-from orchestrator.errors import ConfigError, ReplayMiss, nearest
+from orchestrator.errors import ConfigError, ModelError, ReplayMiss, nearest
 from orchestrator.failure import Failure, FailureKind
 from orchestrator.messages import Delta, Reply, Request, ToolCall, Usage
 from orchestrator.models.tokens import default_output
@@ -58,6 +58,8 @@ class Asked(_Strict):
     answer: str | None = None
     output: dict[str, Any] | None = None
     roles: tuple[str, ...] | None = None
+    limits: dict[str, Any] = {}
+    """So that a replay sums up where the run did."""
 
 
 class Header(_Strict):
@@ -72,6 +74,8 @@ class Header(_Strict):
     """Written by hand, not said by a model."""
     window: int = 128_000
     """Tokens of the model's window, so that a replay compacts where the run did."""
+    owned: bool = False
+    """The run had a user or a session, and so the tools of memories."""
     note: str = ""
     asked: Asked | None = None
     """None: the scenario says it."""
@@ -116,7 +120,15 @@ class Line(_Strict):
     key: str
     observed: Observed | None = None
     """None: the reply is right whatever was observed."""
-    reply: RecordedReply
+    reply: RecordedReply | None = None
+    failure: Failure | None = None
+    """Why there was no reply."""
+
+    @model_validator(mode="after")
+    def _says_what_came(self) -> Self:
+        if (self.reply is None) == (self.failure is None):
+            raise ValueError("needs a reply or a failure")
+        return self
 
 
 class ToolLine(_Strict):
@@ -268,6 +280,7 @@ class ReplayModel:
             on_delta: Called once, with the whole text.
 
         Raises:
+            ModelError: The recorded call failed.
             ReplayMiss: The recording has no reply, or the conversation went another way.
         """
         line = self.recording.lines.get(request.key) or self._nearest(request.key)
@@ -276,6 +289,9 @@ class ReplayModel:
             raise self.recording.miss(f"it has no reply for {request.key!r}{hint}")
         if line.observed is not None and line.observed.sha256 != observed_hash(request.observed):
             raise self.recording.miss(f"at {request.key!r} {_difference(line.observed.text, request.observed)}")
+        if line.reply is None:
+            assert line.failure is not None
+            raise ModelError(line.failure)
         reply = line.reply.reply(self.name)
         if on_delta and reply.content:
             on_delta(Delta("text", reply.content))
