@@ -209,6 +209,7 @@ class RunHandle:
         except OriError as error:
             return error
         finally:
+            context.workspace.close()
             self._log.close()
 
     async def _recorded(self, context: RunContext) -> RunResult:

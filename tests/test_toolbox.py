@@ -170,6 +170,26 @@ class TestOneAnswerForEachCall:
         assert ran.observations[0] == "Error: clings did not finish within 0.05 s; it may still be running"
         assert ran.observations[1] == "a is 42"
 
+    async def test_and_changes_no_file_once_the_run_is_over(self, tmp_path: Path) -> None:
+        over, told = threading.Event(), asyncio.Event()
+        here, said = asyncio.get_running_loop(), []
+
+        @tool(timeout=0.05)
+        def dawdles(ctx: ToolContext) -> None:
+            """Write late. Use it never. Returns nothing."""
+            over.wait()
+            try:
+                ctx.workspace.write("late.txt", b"late")
+            except ToolError as error:
+                said.append(str(error))
+            here.call_soon_threadsafe(told.set)
+
+        await run([call("dawdles", {}), DONE], dawdles, workspace=tmp_path)
+        over.set()
+        await told.wait()
+        assert said == ["'late.txt' comes too late: the run is over; choose another name"]
+        assert list(tmp_path.iterdir()) == []
+
     async def test_and_does_not_keep_a_run_from_being_cancelled(self) -> None:
         let_go.clear()
         plan = {"subtasks": [{"id": "cling", "role": "agent", "goal": "cling", "after": []}]}

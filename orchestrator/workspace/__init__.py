@@ -42,6 +42,12 @@ class Workspace:
         self.changes = FileChanges(self.root, self.home / "kept")
         self.outputs = Outputs(self.home / "outputs")
         self._inputs: set[str] = set()
+        self.closed = False
+
+    def close(self) -> None:
+        """Let no loop change files any more: the run is over, though a tool that was left behind may still work."""
+        with self.changes.lock:
+            self.closed = True
 
     def copy_inputs(self, paths: Sequence[str | Path], base: Path, targets: Container[str] = ()) -> None:
         """Copy files and folders into the workspace, where they are read-only for every loop.

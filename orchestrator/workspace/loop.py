@@ -210,6 +210,8 @@ class LoopWorkspace:
 
     def _fault(self, file: str) -> str:
         """Say why this loop may not change a file."""
+        if self._workspace.closed:
+            return f"{file!r} comes too late: the run is over"
         if file in self._workspace._inputs:
             return f"{file!r} is an input of the run and read-only"
         owner = self.owner(file)
