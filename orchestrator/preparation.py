@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +18,7 @@ from orchestrator.events import RunStarted
 from orchestrator.journal.log import RunLog
 from orchestrator.ledger import Ledger
 from orchestrator.limits import Deadline, Limits
+from orchestrator.mcp.servers import Offer
 from orchestrator.memory import Owner, Recollection
 from orchestrator.models import Model
 from orchestrator.models.endpoint import Endpoint
@@ -27,7 +28,7 @@ from orchestrator.models.tokens import Meter
 from orchestrator.order import House, Order, Resumption, named_as_targets
 from orchestrator.past import Past
 from orchestrator.people import People
-from orchestrator.plan import FormattedGoal
+from orchestrator.plan import FormattedGoal, Subtask
 from orchestrator.profile import PROFILES, Profile
 from orchestrator.resources import Resources
 from orchestrator.role import Role
@@ -70,6 +71,8 @@ class Preparation:
         named = {name for role in roles.values() for name in role.tools} | {s.tool for s in planned if s.tool}
         offer = (await house.servers.offer(named)).as_told(frozen.tools if frozen else {})
         roles = {name: offer.to(role) for name, role in roles.items()}
+        if past.started:
+            self._find_tools(roles.values(), planned, offer)
         limits = Limits.model_validate(frozen.limits) if frozen else Limits.combine(house.limits, order.limits)
         workspace = Workspace(self.workspace, self.home)
         if past.started:
@@ -120,6 +123,19 @@ class Preparation:
             past=past,
             schemas=frozen.tools if frozen else {},
         )
+
+    def _find_tools(self, roles: Iterable[Role], planned: Sequence[Subtask], offer: Offer) -> None:
+        """See that all tools of a run that goes on are still there.
+
+        Raises:
+            ConfigError: One is not.
+        """
+        names = {name for role in roles for name in role.tools} | {s.tool for s in planned if s.tool}
+        for name in sorted(names - {DELEGATE} - offer.tools.keys()):
+            try:
+                self.house.catalog.tool(name)
+            except ConfigError as error:
+                raise ConfigError(f"run {self.log.run} cannot go on: {error}") from None
 
     def _ledger(self, limits: Limits) -> Ledger:
         replays = getattr(self.order.model, "replayed", False)  # nobody pays for what is replayed

@@ -120,6 +120,17 @@ def test_a_killed_run_goes_on_and_its_checks_are_held(project: Path, ori: Ori) -
     assert first == second, "the same call has the same idempotency key"
 
 
+def test_a_run_whose_tool_is_gone_waits_for_it_and_fails_nothing(project: Path, ori: Ori) -> None:
+    killed("run", "halting")
+    (project / "go").touch()
+    tools = (project / "tools/own.py").rename(project / "own.txt")
+    status, _, err = ori("resume")
+    assert status == 2
+    assert "cannot go on: there is no tool 'halt'" in err
+    tools.rename(project / "tools/own.py")
+    assert ori("resume").status == 0
+
+
 def test_nothing_to_resume_is_wrong_usage_that_says_what_there_is(ori: Ori) -> None:
     assert ori("resume").status == 2
     ori("run", "picking")
