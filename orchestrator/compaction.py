@@ -30,10 +30,8 @@ SUMMARY_SHARE = 0.1
 """Part of the room for a prompt that a summary may fill, as much the facts noted so far, and as much the figures."""
 LEAST_SUMMARY, LONGEST_SUMMARY = 200, 2000
 """Tokens."""
-QUOTED = 120
-"""Characters of one result that are quoted for their figures."""
-MATERIAL = 4000
-"""Characters of one message that a summary is made from."""
+QUOTED, MATERIAL = 120, 4000
+"""Characters of one result that are quoted for their figures, and of one message that a summary is made from."""
 LEAST_CUT = 200
 """Characters that are left of any message."""
 
