@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import subprocess
 import sys
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -100,6 +102,23 @@ class TestTheFirstWordCounts:
     async def test_without_a_database_there_is_nothing_to_answer(self, tmp_path: Path) -> None:
         with pytest.raises(JournalError, match=r"cannot write the log .*runs\.db"):
             await SqliteJournal(tmp_path / "runs.db").send(approve())
+
+    @pytest.mark.parametrize(
+        ("change", "fault"),
+        [("signal = 'frobnicate'", "no such signal"), ("data = '{'", "unexpected end")],
+        ids=["kind", "data"],
+    )
+    async def test_a_word_that_cannot_be_read_is_named_and_allows_nothing(
+        self, tmp_path: Path, change: str, fault: str
+    ) -> None:
+        journal = SqliteJournal(tmp_path / "runs.db")
+        await write(journal, started(), asked())
+        await journal.send(approve())
+        with closing(sqlite3.connect(journal.path)) as db:
+            db.execute(f"UPDATE signal SET {change}")
+            db.commit()
+        with pytest.raises(JournalError, match=rf"the signal .* for {CALL} of run r1 cannot be read: .*{fault}"):
+            await journal.signals("r1")
 
 
 class TestWatching:

@@ -11,7 +11,7 @@ from pathlib import Path
 import orjson
 
 from orchestrator.errors import JournalError
-from orchestrator.journal import Signal
+from orchestrator.journal import DONE_BY, Signal
 from orchestrator.journal.watchers import Watchers
 
 POLL = 0.25
@@ -113,6 +113,8 @@ def of_run(db: sqlite3.Connection, run: str) -> list[Signal]:
 
 def _signal(run: str, key: str, kind: str, by: str, at: float, data: str) -> Signal:
     try:
+        if kind not in DONE_BY:
+            raise ValueError("there is no such signal")
         return Signal(run=run, key=key, kind=kind, by=by, at=at, data=orjson.loads(data))  # type: ignore[arg-type]
     except ValueError as error:
         raise JournalError(f"the signal {kind} for {key} of run {run} cannot be read: {error}")
