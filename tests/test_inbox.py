@@ -113,6 +113,15 @@ def test_a_call_waits_in_the_inbox_with_the_commands_that_answer(project: Path, 
     assert sent(project) == []
 
 
+def test_a_clock_that_was_set_back_makes_no_negative_time(
+    project: Path, ori: Ori, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parked(ori)
+    earlier = time.time() - 1000
+    monkeypatch.setattr(time, "time", lambda: earlier)
+    assert "(for 0s)" in ori("inbox").out
+
+
 @pytest.mark.parametrize(
     ("word", "delivered"),
     [(["approve"], ["ann"]), (["approve", "--edit", '{"to": "bob"}'], ["bob"]), (["deny", "--why", "no"], [])],
@@ -127,6 +136,7 @@ def test_the_run_goes_on_when_somebody_has_said_a_word(
     assert status == 0
     assert f"ori resume {run}" in out
     assert ori("inbox")[2] == "nothing waits for a person\n"
+    assert "ori approve" not in ori("show", run).out
     resume(project, run)
     assert sent(project) == delivered
 
@@ -158,8 +168,9 @@ def test_words_from_two_processes_at_once_make_one_call(project: Path, ori: Ori)
         (["approve", "RUN", "tool.0", "--edit", "{}"], "$.to is required"),
         (["answer", "RUN", "tool.0", "yes"], "waits for another word: approve or deny"),
         (["cancel", "RUN"], "nobody works on run"),
+        (["cancel", "no-such-run"], "there is no run 'no-such-run'"),
     ],
-    ids=["call", "json", "object", "schema", "kind", "cancel"],
+    ids=["call", "json", "object", "schema", "kind", "cancel", "run"],
 )
 def test_a_wrong_word_is_refused_and_the_call_waits_on(project: Path, ori: Ori, argv: list[str], fault: str) -> None:
     run = parked(ori)

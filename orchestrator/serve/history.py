@@ -6,7 +6,7 @@ import asyncio
 import json
 import sys
 from argparse import Namespace
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -36,6 +36,8 @@ class _Past:
     events: Sequence[Event]
     home: Path
     """The run's own folder."""
+    waiting: Collection[str]
+    """Keys of the calls that still wait for a person's word."""
     redact: Callable[[str], str]
 
 
@@ -105,6 +107,8 @@ def show(args: Namespace) -> Report:
         progress.apply(event)
         if args.verbose:
             log(event)
+    for answered in progress.questions.keys() - past.waiting:  # by a word that the run has not heard yet
+        del progress.questions[answered]
     if past.info.ended is None and past.info.status != "running":
         progress.stop(past.info.status, progress.now)
     data = asdict(past.info) | {"events": [json.loads(encode(event)) for event in past.events]}
@@ -176,8 +180,10 @@ def _read(args: Namespace) -> _Past:
     log = open_log(args.project)
 
     async def read() -> _Past:
-        run = await resolve(log.journal, args.run)
-        return _Past(await log.journal.info(run), await log.journal.events(run), log.runs / run, log.redactor().text)
+        journal, run = log.journal, await resolve(log.journal, args.run)
+        info, events = await journal.info(run), await journal.events(run)
+        waiting = {question.key for question in await journal.questions(run)}
+        return _Past(info, events, log.runs / run, waiting, log.redactor().text)
 
     return asyncio.run(read())
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import ConfigError, JournalError
 from orchestrator.serve.asking import what, why
+from orchestrator.serve.history import resolve
 from orchestrator.serve.report import DONE, FAILED, Report
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def describe(question: ApprovalAsked) -> Iterator[str]:
     """Say what waits, why, and which commands answer."""
     from orchestrator.serve.plain import duration
 
-    waited = duration(round(time.time() - question.at))
+    waited = duration(max(0, round(time.time() - question.at)))  # the clock may have been set back
     yield f"{question.run} {question.key}: {what(question)} (for {waited})"
     yield from (f"  {line}" for line in (*why(question), *commands(question)))
 
@@ -81,7 +82,7 @@ def cancel(args: Namespace) -> Report:
     async def send() -> str | None:
         async with Orchestrator.from_project(args.project) as orchestrator:
             journal = orchestrator.journal
-            run = await journal.resolve(args.run)
+            run = await resolve(journal, args.run)
             try:
                 async with journal.own(run):
                     raise ConfigError(f"nobody works on run {run}; there is nothing to cancel")
@@ -110,7 +111,7 @@ def _give(args: Namespace, kind: SignalKind, **data: Any) -> Report:
     async def give() -> tuple[Signal, str, int]:
         async with Orchestrator.from_project(args.project) as orchestrator:
             journal = orchestrator.journal
-            run = await journal.resolve(args.run)
+            run = await resolve(journal, args.run)
             counts = await give_word(journal, run, args.call, kind, getpass.getuser(), **data)
             info = next(info for info in await journal.runs() if info.run == run)
             return counts, info.status, info.waiting
