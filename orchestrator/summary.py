@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 
-from orchestrator.content.figures import numbers
 from orchestrator.models.tokens import portion
+from orchestrator.text.figures import numbers
 from orchestrator.text.relevance import with_figures
 
 LEAST_DIGITS = 3

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.content.figures import numbers, stands_in
+from orchestrator.text.figures import numbers, stands_in
 
 
 @pytest.mark.parametrize(

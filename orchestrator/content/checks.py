@@ -12,11 +12,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
-from orchestrator.content.figures import stands_in
 from orchestrator.content.png import read_png
 from orchestrator.errors import OriError, nearest
 from orchestrator.events import ArtifactStored, Event, MessageAppended, ToolStarted
 from orchestrator.results import OutcomeStatus, RunResult, RunStatus
+from orchestrator.text.figures import stands_in
 from orchestrator.workspace import Workspace
 
 SQL_SECONDS = 30.0
