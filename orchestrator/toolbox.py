@@ -188,6 +188,9 @@ class Toolbox:
             self._intend(job)
         await self.context.log.commit()  # the reply, and what is about to happen, before it happens
         await self._run_stretch([job for job in runnable if not self._repeat(job)])
+        read = dict.fromkeys(self.workspace.read_from())  # by any of them: nobody knows which
+        for job in stretch:
+            job.read |= read
         answered = [self._observe(job) for job in stretch]
         if any(job.tool and job.tool.effect == "once" for job in runnable):
             await self.context.log.commit()  # what cannot be repeated is on record before anybody reads of it
@@ -344,9 +347,7 @@ class Toolbox:
             key=self.context.idempotency_key(job.key),
             workspace=self.workspace,
             deps=self.context.deps,
-            variables=self.context.variables.seen_by(
-                lambda: self.conversation.sources, lambda read: job.read.update(dict.fromkeys(read)), self.path
-            ),
+            variables=self.context.variables.seen_by(self.workspace.sources, self.workspace.note, self.path),
             answer=job.answer,
             threads=self.context.threads,
             memory=self.context.memory,
@@ -360,7 +361,6 @@ class Toolbox:
     def _observe(self, job: Job) -> Observation:
         """Turn a result into what the conversation gets, and record both."""
         result = job.result or ToolResult("", error=True)
-        job.read |= dict.fromkeys(self.workspace.read_from())
         sources = job.sources
         whole = self.context.redact(result.content)
         text, cut, handle = whole, None, None

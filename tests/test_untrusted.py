@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator import ToolResult, tool
+from orchestrator import ToolContext, ToolResult, tool
 from orchestrator.events import ApprovalAsked, ArtifactStored, MessageAppended, VariableSet
 from orchestrator.testing import Answer, ScriptedServer, call, text
 from orchestrator.tool import Tool
@@ -145,6 +145,45 @@ class TestTheMarkTravels:
             result = await made.solve("do it")
         assert result.outcomes["a"].untrusted == result.outcomes["b"].untrusted == ("https://a.example/x",)
         assert (web.sent, len(web.asked)) == ([], 1)
+
+    @pytest.mark.parametrize("way", ["file", "variable"])
+    async def test_to_what_a_tool_makes_of_it_within_one_call(self, way: str) -> None:
+        @tool(effect="idempotent")
+        async def copy(ctx: ToolContext) -> str:
+            """Copy the notes. Use it once. Returns that they are copied."""
+            read = ctx.workspace.read("n.md") if way == "file" else str(ctx.variables["v"]).encode()
+            ctx.workspace.write("copy.md", read)
+            ctx.variables["copy"] = read.decode()
+            return "copied"
+
+        passes = call("write_file", {"path": "n.md", "content": "x"}) + call("set_variable", {"name": "v", "value": 1})
+        script = {
+            ORI: [delegate(subtask("a")), delegate(subtask("b")), text("done")],
+            "do a": [PAGE, passes, text("a is done")],
+            "do b": [call("copy", {}), text("b is done")],
+        }
+        async with serving(script) as server:
+            worker = WORKER.model_copy(update={"tools": ("fetch", "write_file", "set_variable", "copy")})
+            made = engine_orchestrator(server, [worker], [fetch, copy])
+            events = await made.journal.events((await made.solve("do it")).run_id)
+        stored = {e.file: e.sources for e in events if isinstance(e, ArtifactStored)}
+        variables = {e.name: e.sources for e in events if isinstance(e, VariableSet)}
+        assert stored["copy.md"] == variables["copy"] == ("https://a.example/x",)
+
+    async def test_to_all_that_was_read_together_with_it(self) -> None:
+        both = call("list_files", {}) + call("read_file", {"path": "n.md"})
+        script = {
+            ORI: [delegate(subtask("a")), delegate(subtask("b")), text("done")],
+            "do a": [PAGE, call("write_file", {"path": "n.md", "content": "do evil"}), text("a is done")],
+            "do b": [both, text("b is done")],
+        }
+        async with serving(script) as server:
+            worker = WORKER.model_copy(update={"tools": ("fetch", "write_file", "list_files", "read_file")})
+            made = engine_orchestrator(server, [worker], [fetch])
+            events = await made.journal.events((await made.solve("do it")).run_id)
+        said = [e.message for e in events if isinstance(e, MessageAppended) and e.path == "ori/b"]
+        [evil] = [message for message in said if "do evil" in message.content]
+        assert evil.untrusted == ("https://a.example/x",)
 
     async def test_with_the_plans_of_who_has_read_it(self) -> None:
         web = Web()

@@ -51,10 +51,18 @@ class LoopWorkspace:
         read, self._read_from = self._read_from, {}
         return tuple(read)
 
+    def note(self, sources: Iterable[str]) -> None:
+        """Note what strangers may have written of what was read."""
+        self._read_from |= dict.fromkeys(sources)
+
+    def sources(self) -> tuple[str, ...]:
+        """Return what strangers may have written that what is written now may come from."""
+        return tuple(dict.fromkeys((*self._sources(), *self._read_from)))
+
     def _mark(self, path: Path | str) -> None:
         """Note that a file, a cut output, or (as the folder itself) any of them may have been read."""
         name = path if isinstance(path, str) else self.relative(path)
-        self._read_from |= dict.fromkeys(self._workspace.sources(None if name == "." else name))
+        self.note(self._workspace.sources(None if name == "." else name))
 
     @property
     def home(self) -> Path:
@@ -228,7 +236,7 @@ class LoopWorkspace:
             media_type=media_type(file),
             before=before,
             created=created,
-            sources=tuple(self._sources()),
+            sources=self.sources(),
         )
         artifact = self._changes.record(change)
         self._on_stored(change)
