@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from orchestrator import ToolContext, ToolResult, tool
@@ -148,23 +150,31 @@ class TestTheMarkTravels:
 
     @pytest.mark.parametrize("way", ["file", "variable"])
     async def test_to_what_a_tool_makes_of_it_within_one_call(self, way: str) -> None:
+        noted = asyncio.Event()
+
         @tool(effect="idempotent")
-        async def copy(ctx: ToolContext) -> str:
-            """Copy the notes. Use it once. Returns that they are copied."""
+        async def note(ctx: ToolContext) -> None:
+            """Note something. Use it once. Returns nothing."""
+            ctx.workspace.write("n.md", b"x")
+            ctx.variables["v"] = "x"
+            noted.set()
+
+        @tool(effect="idempotent")
+        async def copy(ctx: ToolContext) -> None:
+            """Copy the notes. Use it once. Returns nothing."""
+            await noted.wait()
             read = ctx.workspace.read("n.md") if way == "file" else str(ctx.variables["v"]).encode()
             ctx.workspace.write("copy.md", read)
             ctx.variables["copy"] = read.decode()
-            return "copied"
 
-        passes = call("write_file", {"path": "n.md", "content": "x"}) + call("set_variable", {"name": "v", "value": 1})
         script = {
-            ORI: [delegate(subtask("a")), delegate(subtask("b")), text("done")],
-            "do a": [PAGE, passes, text("a is done")],
+            ORI: [delegate(subtask("a"), subtask("b")), text("done")],
+            "do a": [PAGE, call("note", {}), text("a is done")],
             "do b": [call("copy", {}), text("b is done")],
         }
         async with serving(script) as server:
-            worker = WORKER.model_copy(update={"tools": ("fetch", "write_file", "set_variable", "copy")})
-            made = engine_orchestrator(server, [worker], [fetch, copy])
+            worker = WORKER.model_copy(update={"tools": ("fetch", "note", "copy")})
+            made = engine_orchestrator(server, [worker], [fetch, note, copy])
             events = await made.journal.events((await made.solve("do it")).run_id)
         stored = {e.file: e.sources for e in events if isinstance(e, ArtifactStored)}
         variables = {e.name: e.sources for e in events if isinstance(e, VariableSet)}
