@@ -125,6 +125,8 @@ class RunHandle:
             group = await self._stack.enter_async_context(asyncio.TaskGroup())
             self._task = group.create_task(self._run(context), name=self.run_id)
             await asyncio.sleep(0)  # let it begin: a task that is cancelled before its first step can record nothing
+            if self._ending:  # somebody cancelled it while it was made ready
+                self._task.cancel()
         except BaseException:
             await self.__aexit__()
             raise
@@ -171,9 +173,10 @@ class RunHandle:
         return await self.result()
 
     def _stop(self, *, parking: bool = False) -> None:
-        if not self._ending and self._task:
+        if not self._ending:
             self._ending, self._parking = True, parking
-            self._task.cancel()
+            if self._task:
+                self._task.cancel()
 
     async def approve(self, call: str, arguments: Mapping[str, Json] | None = None, *, by: str = PROGRAM) -> Signal:
         """Let a call be made that waits for a person, or accept a result; return the word that counts.

@@ -13,6 +13,8 @@ from orchestrator.errors import ConfigError
 from orchestrator.events import ApprovalAsked, Event, SignalTaken, SubtaskWaiting, ToolStarted, Warned
 from orchestrator.handle import RunHandle
 from orchestrator.inbox import give_word
+from orchestrator.journal import Signal
+from orchestrator.journal.memory import MemoryJournal
 from orchestrator.review import Verdict
 from orchestrator.role import Review
 from orchestrator.testing import Answer, ScriptedServer, call, text
@@ -361,6 +363,19 @@ class TestTheHandle:
                         await handle.approve(event.key)
                 assert (await handle.result()).status == "done"
         assert post.sent == ["ann: hello"]
+
+    async def test_a_run_that_is_cancelled_while_it_is_made_ready_does_nothing(self) -> None:
+        class Hasty(MemoryJournal):
+            async def commit(self) -> None:
+                for run in self._runs:
+                    if not await self.signals(run):
+                        await self.send(Signal(run=run, kind="cancel", by="ann", at=1.0))
+                        for _ in range(10):  # the run hears of it
+                            await asyncio.sleep(0)
+
+        async with ScriptedServer([]) as server:
+            result = await orchestrator(server, [clerk()], journal=Hasty()).run_role("clerk", "send it")
+        assert (result.status, server.requests) == ("cancelled", [])
 
     async def test_a_run_that_waits_can_be_cancelled(self) -> None:
         post = Post()
