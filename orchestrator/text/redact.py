@@ -70,8 +70,10 @@ def _forms(secret: str) -> Iterator[str]:
     for escaped in (quote(raw, safe=""), quote(raw), quote_plus(raw)):
         yield escaped
         yield re.sub("%..", lambda hexadecimal: hexadecimal[0].lower(), escaped)
-    for ascii_only in (True, False):
-        yield json.dumps(secret, ensure_ascii=ascii_only)[1:-1]
+    within = {secret}
+    for _ in range(3):  # JSON in JSON in JSON: the arguments of a call, in a line of a recording, in a tool's result
+        within |= {json.dumps(form, ensure_ascii=only)[1:-1] for form in within for only in (True, False)}
+    yield from within
     yield from _base64(raw)
 
 
