@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -22,6 +22,30 @@ class Overdue(Exception):
     def __init__(self, *, stopped: bool) -> None:
         super().__init__()
         self.stopped = stopped
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run work in an event loop of its own, as `asyncio.run` does, which would wait for ever for what swallows that."""
+    runner, left = asyncio.Runner(), set[asyncio.Task[Any]]()
+
+    async def ended() -> T:
+        try:
+            return await work
+        finally:
+            left.update(await _end([task for task in asyncio.all_tasks() if task is not asyncio.current_task()]))
+
+    try:
+        return runner.run(ended())
+    finally:
+        if not left:  # closing waits for all tasks
+            runner.close()
+
+
+async def _end(tasks: Sequence[asyncio.Task[Any]]) -> set[asyncio.Task[Any]]:
+    """Cancel what still runs, and return what does not heed that."""
+    for task in tasks:
+        task.cancel()
+    return (await asyncio.wait(tasks, timeout=GRACE))[1] if tasks else set()
 
 
 async def bounded(work: Coroutine[Any, Any, T], seconds: float | None) -> T:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import BaseModel
 
+from orchestrator import bounded
 from orchestrator.connections import Connections
 from orchestrator.content.catalog import Catalog
 from orchestrator.eventloops import PerLoop
@@ -182,7 +183,7 @@ class Orchestrator:
 
     def solve_sync(self, goal: str, **options: Any) -> RunResult:
         """Do the same from code that is not async."""
-        return asyncio.run(self.solve(goal, **options))
+        return bounded.run(self.solve(goal, **options))
 
     def start(
         self,

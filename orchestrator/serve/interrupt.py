@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine
 from types import FrameType
 from typing import Any, TypeVar
 
+from orchestrator import bounded
 from orchestrator.serve.report import INTERRUPTED
 
 T = TypeVar("T")
@@ -28,7 +29,6 @@ class Interrupt:
         """What is said when it was stopped."""
         self._cancel: Callable[[], object] = lambda: None
         self._asked = False
-        self._left: set[asyncio.Task[Any]] = set()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run to the end.
@@ -36,14 +36,10 @@ class Interrupt:
         Raises:
             KeyboardInterrupt: It was stopped by a signal; its text is the notice.
         """
-        runner = asyncio.Runner()
         try:
-            return runner.run(self._watched(work))
+            return bounded.run(self._watched(work))
         except asyncio.CancelledError:
             raise KeyboardInterrupt(self.notice) from None
-        finally:
-            if not self._left:  # closing waits for all tasks, for ever for one that swallows its cancellation
-                runner.close()
 
     async def _watched(self, work: Coroutine[Any, Any, T]) -> T:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
@@ -59,7 +55,6 @@ class Interrupt:
         try:
             return await work
         finally:
-            self._left = await _end(asyncio.all_tasks() - {task})
             if not self._asked:
                 for number, handler in before.items():
                     with contextlib.suppress(NotImplementedError):
@@ -80,10 +75,3 @@ class Interrupt:
         text = (_SHOW_CURSOR if sys.stderr.isatty() else "") + f"\n{self.notice}\n"
         os.write(2, text.encode())
         os._exit(INTERRUPTED)
-
-
-async def _end(tasks: set[asyncio.Task[Any]]) -> set[asyncio.Task[Any]]:
-    """Cancel what still runs, and return what does not heed that."""
-    for task in tasks:
-        task.cancel()
-    return (await asyncio.wait(tasks, timeout=GRACE))[1] if tasks else tasks
