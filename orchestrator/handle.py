@@ -287,7 +287,8 @@ class RunHandle:
 
     def _going_on(self, resumed: Resumption, context: RunContext) -> Iterator[Event]:
         past, root = self._past, self.order.root
-        calls = [intent for intent in past.intents.values() if intent.name != DELEGATE]
+        stopped = resumed.message is not None  # what was going on is left
+        calls = [intent for intent in past.intents.values() if intent.name != DELEGATE and not stopped]
         again = self._to_retry(resumed)
         message = context.text("try_again") if resumed.retry and not again else resumed.message
         yield RunResumed(

@@ -347,7 +347,9 @@ class TestRetry:
             answered = await made.resume(cancelled.run_id, "Just say hello.")
             assert (answered.answer, statuses(answered)) == ("hello", {})
             retried = await made.retry(cancelled.run_id)
+            events = await made.journal.events(cancelled.run_id)
         assert (retried.answer, statuses(retried)) == ("all done", {"a": "done", "b": "done"})
+        assert [event.again for event in events if isinstance(event, RunResumed)] == [0, 1]
 
 
 class TestUndo:
