@@ -40,7 +40,7 @@ async def give_word(journal: Journal, run: str, call: str, kind: SignalKind, by:
     [question] = found
     _check(question, kind)
     if "arguments" in data:
-        _check_arguments(question, data["arguments"])
+        check_arguments(question, data["arguments"])
     signal = Signal(run=run, key=question.key, kind=kind, by=by, at=time.time(), data=kept(data))
     return await journal.send(signal)
 
@@ -55,7 +55,12 @@ def _check(question: ApprovalAsked, kind: SignalKind) -> None:
         raise ConfigError(f"{question.key} waits for another word: {' or '.join(fits[question.expects])}")
 
 
-def _check_arguments(question: ApprovalAsked, arguments: Json) -> None:
+def check_arguments(question: ApprovalAsked, arguments: Json) -> None:
+    """Hold arguments to use instead against what the tool takes.
+
+    Raises:
+        ConfigError: They do not fit, or the question has none to change.
+    """
     if question.parameters is None:
         instead = "; give the right result with `answer`" if question.expects == "either" else ""
         raise ConfigError(f"{question.key} has no arguments to change{instead}")

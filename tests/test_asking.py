@@ -8,6 +8,7 @@ from typing import Any, Literal, TextIO
 
 import pytest
 
+from orchestrator.errors import ConfigError
 from orchestrator.events import ApprovalAsked
 from orchestrator.serve.asking import Asker, read_word
 
@@ -57,6 +58,11 @@ def test_a_line_is_a_word(line: str, expects: Expects, word: Any) -> None:
 def test_what_means_nothing_is_asked_again(line: str, expects: Expects) -> None:
     with pytest.raises(ValueError, match=r".+"):
         read_word(line, question(expects))
+
+
+def test_changed_arguments_that_do_not_fit_are_asked_again() -> None:
+    with pytest.raises(ConfigError, match=r"do not fit send: \$\.to: 4 is not of type 'string'"):
+        read_word('e {"to": 4}', question(parameters={"properties": {"to": {"type": "string"}}}))
 
 
 class Terminal:

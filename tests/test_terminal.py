@@ -281,6 +281,23 @@ def test_what_is_asked_is_not_drawn_over_afterwards(monkeypatch: pytest.MonkeyPa
     assert "\x1b[1A" not in after.partition("汇总")[0], "the next frame is drawn below it"
 
 
+def test_a_question_that_outlasts_the_run_is_followed_by_the_last_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    asker = Asker()
+    question = contextlib.ExitStack()
+
+    async def asking() -> AsyncIterator[Event]:
+        async for event in arriving(run()):
+            yield event
+            if isinstance(event, PlanAdded):
+                question.enter_context(asker.aside())
+
+    written = screen(asking(), asker)
+    question.close()  # as it is where a run is cancelled: after its events, and with nothing left to draw
+    assert "华东增长最快。" in written
+    assert written.count("\x1b[?25l") == written.count("\x1b[?25h"), "the cursor comes back"
+
+
 def test_no_color_turns_colours_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("NO_COLOR", "1")

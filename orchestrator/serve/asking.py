@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, TextIO
 
+from orchestrator.errors import ConfigError
+from orchestrator.inbox import check_arguments
 from orchestrator.serve.report import one_line
 
 if TYPE_CHECKING:
@@ -47,7 +49,7 @@ class Asker:
                         return None
                     try:
                         return read_word(line.strip(), question)
-                    except ValueError as error:
+                    except (ValueError, ConfigError) as error:
                         self._say(str(error))
 
     def _say(self, text: str) -> None:
@@ -97,6 +99,7 @@ def read_word(line: str, question: ApprovalAsked) -> bool | str | Mapping[str, A
 
     Raises:
         ValueError: It means nothing; says what can be written.
+        ConfigError: The arguments do not fit the call.
     """
     word, _, rest = line.partition(" ")
     rest = rest.strip()
@@ -112,8 +115,12 @@ def read_word(line: str, question: ApprovalAsked) -> bool | str | Mapping[str, A
         case "n" | "no" | "否":
             return rest if rest and question.expects == "approval" else False
         case "e" if question.parameters is not None:
-            changed = json.loads(rest)
+            try:
+                changed = json.loads(rest)
+            except ValueError as error:
+                raise ValueError(f"no JSON after e: {error}") from None
             if isinstance(changed, dict):
+                check_arguments(question, changed)
                 return changed
         case "a" if rest and question.expects == "either":
             return rest

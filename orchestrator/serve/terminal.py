@@ -90,9 +90,22 @@ async def _watch_live(
                 drawn = seen
             await asyncio.sleep(0.1)
 
+    @contextmanager
+    def aside() -> Iterator[None]:
+        """Leave what is drawn standing, and go on drawing below what is written meanwhile."""
+        live.update(Group(), refresh=True)  # a restart moves the cursor up by the height of what was drawn last
+        live.stop()
+        console.print(draw(None))
+        try:
+            yield
+        finally:
+            if watching:  # a question may outlast the run's events
+                live.start()
+
+    watching = True
     with Live(console=console, auto_refresh=False, redirect_stdout=False) as live:
         if asker:
-            asker.aside = lambda: _printed(live, draw(None))
+            asker.aside = aside
         try:
             async with asyncio.TaskGroup() as group:
                 drawing = group.create_task(redraw(live))
@@ -100,21 +113,13 @@ async def _watch_live(
                     progress.apply(event)
                 drawing.cancel()
         finally:
+            watching = False
             if ours:
                 progress.stop("interrupted", clock())
+            if not live.is_started:  # the cursor stands behind a question
+                console.print()
+                live.start()
             live.update(draw(None), refresh=True)
-
-
-@contextmanager
-def _printed(live: Live, drawn: Group) -> Iterator[None]:
-    """Leave what is drawn standing, and go on drawing below what is written meanwhile."""
-    live.update(Group(), refresh=True)  # a restart moves the cursor up by the height of what was drawn last
-    live.stop()
-    live.console.print(drawn)
-    try:
-        yield
-    finally:
-        live.start()
 
 
 def line(progress: Progress, event: Event) -> str | None:
