@@ -37,6 +37,8 @@ class Limits(BaseModel):
     @classmethod
     def combine(cls, *limits: Limits | None) -> Limits:
         """Return the smallest of what is set in any of them; what nobody sets keeps its default."""
+        if wrong := [x for x in limits if not isinstance(x, cls | None)]:
+            raise TypeError(f"limits is {wrong[0]!r}; write Limits(tokens=50_000)")
         chosen: dict[str, object] = {}
         for name in cls.model_fields:
             values = [v for x in limits if x and name in x.model_fields_set and (v := getattr(x, name)) is not None]

@@ -68,6 +68,13 @@ class Order:
     user: str | None = None
     preview: bool = False
 
+    def __post_init__(self) -> None:
+        for name in ("inputs", "targets", "roles"):
+            if isinstance(value := getattr(self, name), str | Path):
+                raise ConfigError(f"{name} is {str(value)!r}, one alone; write a list: {name}=[{str(value)!r}]")
+        if isinstance(self.output, type) and not issubclass(self.output, BaseModel):
+            raise ConfigError(f"output is {self.output.__name__}, which is no pydantic model")
+
     def frozen(self) -> dict[str, Any]:
         """Return as JSON what `run.started` does not say in a field of its own; see `of`."""
         return {

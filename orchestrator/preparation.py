@@ -74,10 +74,14 @@ class Preparation:
         if past.started:
             self._find_tools(roles.values(), planned, offer)
         limits = Limits.model_validate(frozen.limits) if frozen else Limits.combine(house.limits, order.limits)
+        if self.workspace.is_file():
+            raise ConfigError("the workspace is a file; name a folder", file=self.workspace)
         workspace = Workspace(self.workspace, self.home)
         if past.started:
             workspace.restore(past.started.read_only, past.changes)
         else:
+            for role in roles.values():
+                self._model(role.model)  # a run that cannot begin leaves no folder
             targets = {*order.targets, *named_as_targets(order.goal, (Path(path).name for path in order.inputs))}
             workspace.copy_inputs(order.inputs, order.base, targets)
         for key, name in (frozen.models if frozen else {}).items():

@@ -366,6 +366,11 @@ def test_without_a_model_the_ways_to_get_one_are_told(argv: list[str], ori: Ori)
     assert "OPENAI_API_KEY" in said.err and "local server" in said.err and "ori.yaml" in said.err
 
 
+def test_a_run_that_cannot_begin_leaves_no_folder(project: Path, ori: Ori) -> None:
+    assert ori("solve", "hi", "--input", "scenarios/hello.yaml").status == 2
+    assert not list((project / ".ori" / "runs").glob("*"))
+
+
 def test_env_is_read_and_never_overrides_the_environment(
     project: Path, ori: Ori, monkeypatch: pytest.MonkeyPatch
 ) -> None:

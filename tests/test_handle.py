@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import BaseModel, field_validator
@@ -333,6 +334,27 @@ class TestTheStart:
             with pytest.raises(ConfigError, match=r"'.*seles\.csv' does not exist; did you mean 'sales\.csv'"):
                 await made.solve("goal", inputs=[tmp_path / "seles.csv"], workspace=tmp_path / "w")
         assert await made.journal.runs() == []
+
+    @pytest.mark.parametrize(
+        ("options", "said"),
+        [
+            ({"inputs": "sales.csv"}, r"inputs is 'sales\.csv', one alone; write a list: inputs=\['sales\.csv'\]"),
+            ({"roles": "worker"}, "roles is 'worker', one alone"),
+            ({"output": int}, "output is int, which is no pydantic model"),
+            ({"limits": {"tokens": 5}}, r"limits is {'tokens': 5}; write Limits\(tokens=50_000\)"),
+        ],
+        ids=["one input", "one role", "a plain type", "limits as a mapping"],
+    )
+    async def test_a_value_of_the_wrong_kind_is_named(self, options: dict[str, Any], said: str) -> None:
+        async with serving({}) as server:
+            with pytest.raises((ConfigError, TypeError), match=said):
+                await orchestrator(server).solve("goal", **options)
+
+    async def test_a_file_is_no_workspace(self, tmp_path: Path) -> None:
+        (tmp_path / "notes.txt").write_text("x")
+        async with serving({}) as server:
+            with pytest.raises(ConfigError, match=r"notes\.txt: the workspace is a file; name a folder"):
+                await orchestrator(server).solve("goal", workspace=tmp_path / "notes.txt")
 
     @pytest.mark.parametrize(
         ("goal", "targets", "changed"),

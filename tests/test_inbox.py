@@ -151,6 +151,15 @@ def test_the_second_word_does_not_count_and_says_so(project: Path, ori: Ori) -> 
     assert sent(project) == []
 
 
+def test_a_word_said_again_after_the_end_asks_for_nothing_more(project: Path, ori: Ori) -> None:
+    run = parked(ori)
+    ori("approve", run, "tool.0")
+    resume(project, run)
+    status, out, _ = ori("approve", run, "tool.0")
+    assert (status, len(out.splitlines())) == (0, 1)
+    assert "ori resume" not in out
+
+
 def test_words_from_two_processes_at_once_make_one_call(project: Path, ori: Ori) -> None:
     run = parked(ori)
     both = [spawn("approve", run, "tool.0", "--edit", json.dumps({"to": who})) for who in ("ann", "bob")]

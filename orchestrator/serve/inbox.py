@@ -18,7 +18,7 @@ from orchestrator.serve.report import DONE, FAILED, Report
 
 if TYPE_CHECKING:
     from orchestrator.events import ApprovalAsked
-    from orchestrator.journal import Signal, SignalKind
+    from orchestrator.journal import RunInfo, Signal, SignalKind
 
 _TRIES = 15
 """Looks at a cancelled run, each of a quarter of a second, until it is said to go on."""
@@ -108,21 +108,20 @@ def _give(args: Namespace, kind: SignalKind, **data: Any) -> Report:
     from orchestrator.journal import DONE_BY
     from orchestrator.run import Orchestrator
 
-    async def give() -> tuple[Signal, str, int]:
+    async def give() -> tuple[Signal, RunInfo]:
         async with Orchestrator.from_project(args.project) as orchestrator:
             journal = orchestrator.journal
             run = await resolve(journal, args.run)
             counts = await give_word(journal, run, args.call, kind, getpass.getuser(), **data)
-            info = next(info for info in await journal.runs() if info.run == run)
-            return counts, info.status, info.waiting
+            return counts, next(info for info in await journal.runs() if info.run == run)
 
-    signal, status, waiting = asyncio.run(give())
+    signal, info = asyncio.run(give())
     mine = signal.kind == kind and signal.data == data
     said = f"{DONE_BY[signal.kind]} {signal.by}"
     text = f"{signal.key}: {said}"
-    if status != "running":
-        more = "1 more call waits" if waiting == 1 else f"{waiting} more calls wait"
-        text += f"\n{f'{more}: ori inbox; then' if waiting else 'next'}: ori resume {signal.run}"
+    if info.ended is None and info.status != "running":
+        more = "1 more call waits" if info.waiting == 1 else f"{info.waiting} more calls wait"
+        text += f"\n{f'{more}: ori inbox; then' if info.waiting else 'next'}: ori resume {signal.run}"
     note = "" if mine else f"somebody was quicker: it was {said}, and your word does not count"
     return Report(data=asdict(signal) | {"counts": mine}, text=text, note=note, status=DONE if mine else FAILED)
 
