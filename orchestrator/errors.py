@@ -138,7 +138,8 @@ def nearest(value: str, allowed: Iterable[str]) -> str:
     close = difflib.get_close_matches(value, options, n=1, cutoff=0.5)
     if close:
         return f"; did you mean {close[0]!r}?"
-    return f"; allowed: {', '.join(map(repr, options[:20]))}" if options else ""
+    more = f" and {len(options) - 20} more" if len(options) > 20 else ""
+    return f"; allowed: {', '.join(map(repr, options[:20]))}{more}" if options else ""
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl, urlsplit
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, model_validator
 
 from orchestrator.errors import ConfigError, nearest
+from orchestrator.journal import open_journal
 from orchestrator.limits import Limits
 from orchestrator.models.presets import PresetName, Structured
 from orchestrator.models.server import Timeouts
@@ -217,6 +218,20 @@ class Settings(BaseModel):
             if "/" not in program and shutil.which(program) is None
         ]
         return missing + [error for name in self.mcp for error in self._missing("mcp", name)]
+
+    def unusable(self) -> list[ConfigError]:
+        """Return what no run could use, as far as that shows without trying."""
+        urls = {key: model.base_url for key, model in self.models.items() if not self._missing("models", key)}
+        faults = [
+            self._document.error(f"base_url {url!r} must begin with http:// or https://", ("models", key, "base_url"))
+            for key, url in urls.items()
+            if url and not url.startswith(("http://", "https://"))
+        ]
+        try:
+            open_journal(self.journal, Path("runs.db"))
+        except ConfigError as error:
+            faults.append(self._document.error(str(error), ("journal",)))
+        return faults
 
     def toolset(self, name: str, kind: type[M]) -> M:
         """Return the settings under `tools: NAME`, read as what the toolset says they are.

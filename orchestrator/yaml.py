@@ -87,7 +87,8 @@ def read(file: Path) -> Document:
         root = YAML(typ="safe", pure=True).compose(text)
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        raise ConfigError(f"{error.problem}", file=file, line=mark.line + 1 if mark else None) from None
+        said = f"{error.problem}{_hint(error.problem or '', text)}"
+        raise ConfigError(said, file=file, line=mark.line + 1 if mark else None) from None
     except YAMLError as error:
         raise ConfigError(f"is not YAML: {error}", file=file) from None
     if root is None:
@@ -96,6 +97,14 @@ def read(file: Path) -> Document:
         raise ConfigError("holds no mapping; write `key: value` lines", file=file, line=1)
     lines: dict[Place, int] = {}
     return Document(file, _Reader(file, lines).value(root, ()), lines)
+
+
+def _hint(problem: str, text: str) -> str:
+    """Say what to write instead, where a tab or a Chinese colon is what YAML stumbles over."""
+    if r"'\t'" in problem:
+        return "; indent with spaces, not tabs"
+    wide = re.search(r"^[ -]*\w+：", text, re.MULTILINE)
+    return f"; write ': ' for '：' in line {text.count(chr(10), 0, wide.end()) + 1}" if wide else ""
 
 
 def read_text(file: Path) -> str:

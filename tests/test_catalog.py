@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.content.catalog import Catalog, shipped_root
-from orchestrator.errors import ConfigError
+from orchestrator.errors import ConfigError, nearest
 from orchestrator.role import Review, Role
 from orchestrator.tool import tool
 
@@ -207,15 +207,22 @@ def test_a_project_s_tool_stands_before_the_shipped_one_and_one_made_in_code_bef
     assert Catalog.from_project(project.folder, tools=[read_file]).tool("read_file") is read_file
 
 
+def test_a_list_of_what_is_allowed_says_how_many_it_leaves_out() -> None:
+    assert nearest("中", map(str, range(20))).endswith("'19'")
+    assert nearest("中", map(str, range(23))).endswith("'19' and 3 more")
+
+
 def test_a_broken_file_hurts_only_those_who_use_it(project: Project) -> None:
     project.write("tools/loud.py", SHOUT)
     project.write("tools/syntax.py", "x = 1\ndef broken(:\n")
     project.write("tools/runs.py", f"{SHOUT.replace('shout', 'whisper')}\n\n1 / 0\n")
+    project.write("tools/script.py", "raise SystemExit(3)\n")
     assert project.catalog.tool("shout").name == "shout"
     with pytest.raises(ConfigError, match=r"runs.py:14: cannot be imported: ZeroDivisionError: division by zero"):
         project.catalog.tool("whisper")
     assert project.problems() == [
         "tools/runs.py:14: error: cannot be imported: ZeroDivisionError: division by zero",
+        "tools/script.py:1: error: cannot be imported: SystemExit: 3",
         "tools/syntax.py:2: error: cannot be imported: SyntaxError: invalid syntax",
     ]
 

@@ -239,6 +239,15 @@ def test_a_bug_is_one_line_and_verbose_shows_the_traceback() -> None:
     assert "Traceback" in long.note and "test_cli.py" in long.note
 
 
+def test_a_file_that_cannot_be_written_is_no_bug_and_folders_are_made(project: Path, ori: Ori) -> None:
+    with served([call("delegate", PLAN), call("delegate", PLAN)]) as server:
+        use(project, server)
+        said = ori("plan", "比较", "-o", "scenarios")
+        assert (said.status, said.err.splitlines()[-1]) == (1, "ori: [Errno 21] Is a directory: 'scenarios'")
+        assert ori("plan", "比较", "-o", "new/folder/plan.yaml").status == 0
+    assert (project / "new/folder/plan.yaml").is_file()
+
+
 def test_errors_that_came_as_a_group_are_told_each() -> None:
     group = ExceptionGroup("tasks", [ConfigError("one"), ExceptionGroup("more", [ConfigError("two")])])
     report = cli.report_error(group, verbose=False)

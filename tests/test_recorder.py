@@ -159,7 +159,7 @@ async def test_a_recording_without_results_says_how_to_get_them(project: Path, f
 
 README = (Path(__file__).parent.parent / "README.md").read_text("utf-8")
 [EXAMPLE] = [block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "replay(" in block]
-"""What the README shows, beside a test that cannot pass."""
+"""What the README shows, beside tests that cannot pass."""
 TESTS = f"""
 {EXAMPLE}
 
@@ -170,6 +170,10 @@ def test_that_it_works_in_its_own_folder(replay):
 
 def test_that_misses(replay):
     replay("recordings/other.jsonl", tools="recorded")
+
+
+def test_that_is_mistyped(replay):
+    replay("recordings/orders.jsonl", tools="recoded")
 """
 
 
@@ -186,7 +190,8 @@ async def test_the_fixture_replays_in_a_project_and_fails_loudly_on_a_miss(proje
     done = await asyncio.to_thread(
         subprocess.run, command, cwd=project, env=environment, capture_output=True, text=True, check=False
     )
-    assert "1 failed, 2 passed" in done.stdout, done.stdout + done.stderr
+    assert "2 failed, 2 passed" in done.stdout, done.stdout + done.stderr
+    assert "tools is 'recoded'; did you mean 'recorded'?" in done.stdout
     assert "it has no reply for" in done.stdout and "To record anew" in done.stdout
 
 

@@ -104,6 +104,14 @@ def test_an_unknown_setting_is_an_error_that_names_its_line(project: Path) -> No
         Catalog.from_project(project, settings=load_settings(project)).tool("greet")
 
 
+def test_what_no_run_could_use_is_named_by_the_check(project: Path) -> None:
+    write_settings(project, "models:\n  default: {model: m, base_url: '127.0.0.1:80'}\njournal: postgres\n")
+    said = [str(problem) for problem in Catalog.from_project(project).check() if "ori.yaml" in str(problem)]
+    assert len(said) == 2
+    assert "ori.yaml:2: error: base_url '127.0.0.1:80' must begin with http:// or https://" in said[0]
+    assert "ori.yaml:3: error: journal 'postgres' is not known; allowed: 'memory', 'sqlite'" in said[1]
+
+
 def test_a_toolset_that_no_file_has_is_named_by_the_check(project: Path) -> None:
     write_settings(project, "tools:\n  gret: {on: true}\n")
     problems = Catalog.from_project(project).check()

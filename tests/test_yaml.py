@@ -1,4 +1,5 @@
 import json
+import re
 from pathlib import Path
 from typing import Literal
 
@@ -100,6 +101,18 @@ def test_all_faults_are_told_at_once_each_with_its_line(tmp_path: Path) -> None:
 )
 def test_what_is_no_mapping_in_yaml_is_told_with_its_line(tmp_path: Path, text: str, line: int) -> None:
     assert refused(tmp_path, text).startswith(f"tree.yaml:{line}: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("name: a\nleaves:\n\t- colour: red\n", r"tree\.yaml:3: .*; indent with spaces, not tabs"),
+        ("name: a\nleaves：[]\n", r"tree\.yaml:\d: .*; write ': ' for '：' in line 2"),
+    ],
+    ids=["tab", "Chinese colon"],
+)
+def test_what_a_keyboard_puts_in_is_named(tmp_path: Path, text: str, said: str) -> None:
+    assert re.fullmatch(said, refused(tmp_path, text))
 
 
 def test_a_file_that_contains_itself_is_refused(tmp_path: Path) -> None:

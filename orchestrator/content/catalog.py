@@ -213,7 +213,7 @@ class Catalog:
             warnings += [*settings.warnings, *settings.unreachable()]
             catalog = self._with(settings)
             known = sorted({file.stem for folder in self._tool_folders for file in folder.files})
-            errors += settings.unknown_toolsets(known)
+            errors += [*settings.unknown_toolsets(known), *settings.unusable()]
         catalog._check_roles(errors, warnings)
         catalog._check_tools(errors, warnings)
         catalog._check_scenarios(errors)

@@ -129,7 +129,7 @@ def _module(file: Path) -> ModuleType:
     package = _package(file.parent.resolve())
     try:
         return importlib.import_module(f"{package}.{file.stem}")
-    except Exception as error:  # a tool file is a user's program, and may raise anything
+    except (Exception, SystemExit) as error:  # a tool file is a user's program, and may raise anything
         raise ConfigError(_words(error), file=file, line=_line(error, file.resolve())) from error
 
 
@@ -180,12 +180,12 @@ def _given_name(node: ast.expr | None) -> str | None:
     return next((v.value for v in values if isinstance(v, ast.Constant) and isinstance(v.value, str)), None)
 
 
-def _words(error: Exception) -> str:
+def _words(error: BaseException) -> str:
     text = error.msg if isinstance(error, SyntaxError) else str(error)
     return f"cannot be imported: {type(error).__name__}: {text}"
 
 
-def _line(error: Exception, file: Path) -> int | None:
+def _line(error: BaseException, file: Path) -> int | None:
     if isinstance(error, SyntaxError) and error.filename == str(file):
         return error.lineno
     frames = traceback.extract_tb(error.__traceback__)

@@ -211,7 +211,7 @@ def _report(argv: Sequence[str]) -> Report:
 def report_error(error: Exception, verbose: bool) -> Report:
     """Say what went wrong: plainly where somebody can act on it, as a bug where nobody expected it."""
     errors = _alone(error)
-    if all(isinstance(one, OriError) for one in errors):
+    if all(isinstance(one, OriError | OSError) for one in errors):  # the disk is nobody's bug
         status = WRONG_USE if all(isinstance(one, ConfigError) for one in errors) else FAILED
         note = "\n".join(f"ori: {one}" for one in errors)
     else:

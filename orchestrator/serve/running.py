@@ -199,6 +199,7 @@ def plan(args: Namespace) -> Report:
 
     note = _expected(estimate)
     if args.output:
+        args.output.parent.mkdir(parents=True, exist_ok=True)
         planfile.write_plan(args.output, plan, args.goal, args.input)
         note += f"\n{args.output} is written; edit it, then: ori run --plan {args.output}"
     rows = [(s.id, s.performer, ", ".join(s.after), s.goal) for s in plan.subtasks]

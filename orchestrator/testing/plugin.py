@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias
 
 import pytest
 
+from orchestrator.errors import ConfigError, nearest
 from orchestrator.events import Event
 from orchestrator.failure import FailureKind
 from orchestrator.results import RunResult
@@ -41,6 +42,8 @@ def replay(request: pytest.FixtureRequest, tmp_path: Path) -> Replay:
     def replayed(
         file: str | Path, *, tools: Literal["real", "recorded"] = "real", deps: Any = None, **options: Any
     ) -> Replayed:
+        if tools not in (allowed := ("real", "recorded")):
+            raise ConfigError(f"tools is {tools!r}{nearest(tools, allowed)}")
         workspace = Path(tempfile.mkdtemp(prefix="replay-", dir=tmp_path))
         return asyncio.run(
             _replay(request.config.rootpath, file, deps, workspace, tools=tools == "recorded", **options)
