@@ -29,7 +29,9 @@ checks: [{answer: {contains: Hello}}]
 recording: recordings/hello.jsonl
 """,
     "note": """
-goal: Write a note.
+goal: |-
+  Write a
+  note.
 plan:
   - {id: note, tool: write_file, args: {path: 记录.txt, content: 华东}}
 answer: note
@@ -470,7 +472,7 @@ def test_of_what_passed_the_number_is_told_and_with_verbose_each(project: Path, 
 def test_a_scenario_without_a_recording_is_skipped_and_told_how_to_get_one(project: Path, ori: Ori) -> None:
     ori("init", "fresh")
     said = ori("test", "--project", "fresh", "fresh/scenarios")
-    assert (said.status, said.out.splitlines()[-1]) == (0, "1 scenarios, 0 passed, 0 failed, 1 skipped")
+    assert (said.status, said.out.splitlines()[-1]) == (0, "1 scenario, 0 passed, 0 failed, 1 skipped")
     assert "SKIP hello" in said.out and "run it with --live, write one with `ori record RUN -o FILE`" in said.out
     (project / "fresh/scenarios/hello.yaml").write_text("goal: x\nrecording: gone.jsonl\n", "utf-8")
     assert ori("test", "--project", "fresh", "fresh/scenarios").status == 1
@@ -528,7 +530,8 @@ def age(project: Path, run: str, *, days: int) -> None:
 def test_old_runs_are_deleted_and_the_rest_is_kept(project: Path, ori: Ori) -> None:
     old, new = (ori("run", "note", "--json").json["run_id"] for _ in range(2))
     age(project, old, days=31)
-    assert ori("gc", "--older", "30d", "--dry-run").out.startswith(f"would delete {old} (done, ")
+    told = ori("gc", "--older", "30d", "--dry-run").out
+    assert told.startswith(f"would delete {old} (done, ") and told.endswith("): Write a note.\n")
     said = ori("gc", "--older", "30d", "--json")
     assert (said.status, said.json["deleted"], said.json["left"]) == (0, [old], {})
     assert said.json["freed_bytes"] > 1000

@@ -107,7 +107,7 @@ def test_a_call_waits_in_the_inbox_with_the_commands_that_answer(project: Path, 
     assert f"ori deny {run} ori/send:1:tool.0 --why WHY" in out
     _, out, err = ori("runs")
     assert "needs_review" in out
-    assert "1 calls wait for a person: ori inbox" in err
+    assert "1 call waits for a person: ori inbox" in err
     _, out, _ = ori("show", run)
     assert f"ori approve {run} ori/send:1:tool.0" in out
     assert sent(project) == []

@@ -233,6 +233,13 @@ async def test_a_call_that_waits_is_one_plain_line_with_the_command_that_answers
     assert line.endswith("s  trend asks: ori answer r1 ori/trend:2:tool.0 哪一年？ (2024 · 2025)")
 
 
+async def test_a_plan_that_names_only_what_is_done_says_so() -> None:
+    file = io.StringIO()
+    named_again = PlanAdded(run="r1", path="ori", at=START + 6, subtasks=(), reused=("trend",))
+    await terminal.watch(arriving([*beginning(), named_again]), file)
+    assert file.getvalue().splitlines()[-1].endswith("ori plans nothing new")
+
+
 def screen(events: AsyncIterator[Event], asker: Asker | None = None) -> str:
     """What a run writes to a real terminal of 80 columns, until it ends or breaks."""
     ours, theirs = pty.openpty()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.errors import JournalError
 from orchestrator.serve.projectlog import open_log
-from orchestrator.serve.report import DONE, NEEDS_A_LOOK, Report
+from orchestrator.serve.report import DONE, NEEDS_A_LOOK, Report, one_line
 
 if TYPE_CHECKING:
     from orchestrator.journal import Journal, RunInfo
@@ -75,4 +75,5 @@ def _remove(folder: Path) -> int:
 
 
 def _about(info: RunInfo) -> str:
-    return f"{info.run} ({info.status}, {time.strftime('%Y-%m-%d', time.localtime(info.started))}): {info.goal[:100]}"
+    started = time.strftime("%Y-%m-%d", time.localtime(info.started))
+    return f"{info.run} ({info.status}, {started}): {one_line(info.goal, 100)}"

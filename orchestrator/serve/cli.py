@@ -93,7 +93,7 @@ def parser() -> argparse.ArgumentParser:
     add("tools", "content.tools", "list the tools")
     add("init", "content.init", "lay out a project").add_argument("folder", metavar="DIR", type=Path)
     new = add("new", "content.new", "start a role")
-    new.add_argument("kind", choices=["role"])
+    new.add_argument("kind", metavar="role", choices=["role"])
     new.add_argument("name", metavar="NAME")
 
     add("inbox", "inbox.inbox", "list the calls that wait for a person")
@@ -118,7 +118,7 @@ def parser() -> argparse.ArgumentParser:
         command.add_argument("--refresh", action="store_true", help="begin new loops as today's files say")
 
     sandbox = add("sandbox", "sandbox.build", "make an image for run_code from Debian's packages")
-    sandbox.add_argument("what", choices=["build"])
+    sandbox.add_argument("what", metavar="build", choices=["build"])
     sandbox.add_argument("--package", metavar="NAME", action="append", default=[], help="also install this package")
     sandbox.add_argument("--suite", default="stable", help="Debian's release (default: stable)")
     sandbox.add_argument("--mirror", metavar="URL", help="where packages come from (default: debootstrap's own)")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.errors import ConfigError, ToolError
 from orchestrator.failure import FailureKind
 from orchestrator.journal import ENGINE_FOLDER, open_journal
+from orchestrator.serve.plain import counted
 from orchestrator.serve.report import FAILED, WRONG_USE, Report
 from orchestrator.settings import FILE, ModelSettings, Settings, load_settings
 
@@ -83,7 +84,7 @@ async def _log(folder: Path, settings: Settings) -> str:
     journal = open_journal(settings.journal, folder / ENGINE_FOLDER / "runs.db")
     runs = await journal.runs()
     await journal.aclose()
-    return f"{getattr(journal, 'path', 'in memory')} ({len(runs)} runs)"
+    return f"{getattr(journal, 'path', 'in memory')} ({counted(len(runs), 'run')})"
 
 
 def _tools(folder: Path, settings: Settings) -> Rows:

@@ -64,7 +64,7 @@ def runs(args: Namespace) -> Report:
     return Report(
         data=infos,
         draw=partial(plain.table, titles, rows),
-        note=f"{waiting} calls wait for a person: ori inbox" if waiting else "",
+        note=f"{plain.counted(waiting, 'call')} wait{'s' * (waiting == 1)} for a person: ori inbox" if waiting else "",
     )
 
 

@@ -67,7 +67,7 @@ def _width(letter: str) -> int:
 
 def usage_text(usage: Usage) -> str:
     """Say what model calls cost, in one line."""
-    parts = [f"{usage.calls} model call{'s' * (usage.calls != 1)}"]
+    parts = [counted(usage.calls, "model call")]
     if usage.tokens:  # a recording that was scripted by hand has none
         parts.append(f"{usage.tokens:,} tokens")
     if usage.cached:
@@ -75,8 +75,13 @@ def usage_text(usage: Usage) -> str:
     if usage.cost is not None:
         parts.append(f"cost {money(usage.cost)}")
     if usage.estimated_calls:
-        parts.append(f"{usage.estimated_calls} calls estimated")
+        parts.append(f"{counted(usage.estimated_calls, 'call')} estimated")
     return ", ".join(parts)
+
+
+def counted(number: int, noun: str) -> str:
+    """Say how many of something there are."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def count(tokens: int) -> str:

@@ -21,6 +21,7 @@ from orchestrator.serve import planfile
 from orchestrator.serve.asking import Asker, interactive
 from orchestrator.serve.inbox import describe
 from orchestrator.serve.interrupt import Interrupt
+from orchestrator.serve.plain import counted
 from orchestrator.serve.report import DONE, FAILED, INTERRUPTED, NEEDS_A_LOOK, Report
 from orchestrator.text.redact import Redactor
 
@@ -253,7 +254,8 @@ class Tested:
             yield f"SKIP {self.scenario}\n  {self.skipped}"
             return
         failed = [check for check in self.checks if not check.passed]
-        count = f"{len(failed)} of {len(self.checks)} checks failed" if failed else f"{len(self.checks)} checks"
+        checks = counted(len(self.checks), "check")
+        count = f"{len(failed)} of {checks} failed" if failed else checks
         ran = f": {count} (run {self.run})" if self.run else ""
         yield f"{'PASS' if self.passed else 'FAIL'} {self.scenario}{ran}"
         if self.error:
@@ -277,9 +279,8 @@ def test(args: Namespace) -> Report:
     skipped, passed = sum(bool(one.skipped) for one in tested), sum(one.passed for one in tested)
     failed = len(tested) - passed - skipped
     lines = [line for one in tested for line in one.lines(args.verbose)]
-    lines.append(
-        f"{len(tested)} scenarios, {passed} passed, {failed} failed" + (f", {skipped} skipped" * bool(skipped))
-    )
+    total = counted(len(tested), "scenario")
+    lines.append(f"{total}, {passed} passed, {failed} failed" + (f", {skipped} skipped" * bool(skipped)))
     data = [asdict(one) | {"passed": one.passed} for one in tested]
     return Report(data=data, text="\n".join(lines), status=FAILED if failed else DONE)
 

@@ -131,6 +131,8 @@ def line(progress: Progress, event: Event) -> str | None:
     """
     name = event.path.partition("/")[2] or event.path or progress.root.id
     match event:
+        case PlanAdded(subtasks=()):
+            said = f"{name} plans nothing new"
         case PlanAdded(subtasks=subtasks):
             said = f"{name} plans " + "; ".join(_planned(s) for s in subtasks)
         case PlanRejected(faults=faults):
