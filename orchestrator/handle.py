@@ -289,18 +289,25 @@ class RunHandle:
         past, root = self._past, self.order.root
         stopped = resumed.message is not None  # what was going on is left
         calls = [intent for intent in past.intents.values() if intent.name != DELEGATE and not stopped]
+        asking = set(past.asking) - self._waiting()
         again = self._to_retry(resumed)
         message = context.text("try_again") if resumed.retry and not again else resumed.message
         yield RunResumed(
             reused=past.replies + len(past.returned),
-            again=len(calls) + len(set(past.asking) - {call.path for call in calls}),
-            paid_twice=len(past.asking),
+            again=len(calls) + len(asking - {call.path for call in calls}),
+            paid_twice=len(asking),
             changed=context.workspace.changes.strayed(),
             message=message,
             **(self._prepared.frozen(context) if resumed.refresh else {}),
         )
         if again:
             yield PlanReopened(path=root, ids=again)
+
+    def _waiting(self) -> set[str]:
+        """Return the paths of loops that surely wait for a person: an allowed call is on record before it is made."""
+        words = {key: self.people.word(key) for key in self._past.questions}
+        unsaid = [key for key, word in words.items() if word is None or (word.kind == "approve" and not word.data)]
+        return {self._past.questions[key] for key in unsaid}
 
     @asynccontextmanager
     async def _turn(self, context: RunContext) -> AsyncIterator[None]:

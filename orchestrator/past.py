@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 
 from orchestrator.conversation import Conversation
 from orchestrator.events import (
+    ApprovalAsked,
     ArtifactStored,
     ChangesUndone,
     Compacted,
@@ -27,6 +28,7 @@ from orchestrator.events import (
     RunEnded,
     RunResumed,
     RunStarted,
+    SignalTaken,
     SubtaskEnded,
     SubtaskStarted,
     ToolReturned,
@@ -106,6 +108,8 @@ class Past:
     """By the path of the loop that was reviewed."""
     intents: dict[str, ToolStarted] = field(default_factory=dict)
     """Tool calls without an observation, by key."""
+    questions: dict[str, str] = field(default_factory=dict)
+    """Paths of the loops that wait for a person's word, by key of the call; no word on it was acted on."""
     returned: dict[str, Returned] = field(default_factory=dict)
     """Tool calls with an observation, by key."""
     once: list[ToolStarted] = field(default_factory=list)
@@ -182,6 +186,10 @@ class Past:
                 self._asked[key] = hash
             case ModelReplied():
                 self._model(event)
+            case ApprovalAsked(key=key, path=path):
+                self.questions[key] = path
+            case SignalTaken(key=key):
+                self.questions.pop(key, None)
             case ToolStarted() | ToolReturned():
                 self._tool(event)
             case PlanAdded() | PlanRejected() | PlanReopened():

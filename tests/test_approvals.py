@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator import Limits, Orchestrator, Role, RunResult, tool
 from orchestrator.errors import ConfigError
-from orchestrator.events import ApprovalAsked, Event, SignalTaken, SubtaskWaiting, ToolStarted, Warned
+from orchestrator.events import ApprovalAsked, Event, RunResumed, SignalTaken, SubtaskWaiting, ToolStarted, Warned
 from orchestrator.handle import RunHandle
 from orchestrator.inbox import give_word
 from orchestrator.journal import Signal
@@ -230,6 +230,8 @@ class TestWithALogOnDisk:
             events = await made.journal.events(result.run_id)
         assert len(of(events, ApprovalAsked)) == len(of(events, SignalTaken)) == len(of(events, ToolStarted)) == 1
         assert len(server.requests) == 2
+        [resumed] = of(events, RunResumed)
+        assert (resumed.again, resumed.paid_twice) == (0, 0), "nothing was under way"
 
     async def test_resumed_without_a_word_it_waits_again_and_asks_nothing_new(self, tmp_path: Path) -> None:
         post = Post()

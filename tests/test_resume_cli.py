@@ -111,11 +111,11 @@ def test_a_killed_run_goes_on_and_its_checks_are_held(project: Path, ori: Ori) -
     (project / "go").touch()
     said = ori("resume")
     assert (said.status, said.out) == (0, "bee\n")
-    assert "resumed: 1 finished calls reused, 1 made anew" in said.err
+    assert "resumed: 1 finished call reused, 1 made anew" in said.err
     assert "checks: 4 passed, 0 failed" in said.err
     [run] = ori("runs", "--json").json
     assert run["status"] == "done"
-    assert "resumed: 1 finished calls reused" in ori("show", run["run"]).out
+    assert "resumed: 1 finished call reused" in ori("show", run["run"]).out
     first, second = (project / "calls").read_text().splitlines()
     assert first == second, "the same call has the same idempotency key"
 

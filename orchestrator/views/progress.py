@@ -357,7 +357,7 @@ class Progress:
 def _resumed(event: RunResumed) -> str:
     """Say what an interruption cost."""
     paid = f", {event.paid_twice} of them possibly paid twice" if event.paid_twice else ""
-    text = f"resumed: {event.reused} finished calls reused, {event.again} made anew{paid}"
+    text = f"resumed: {event.reused} finished call{'s' * (event.reused != 1)} reused, {event.again} made anew{paid}"
     return f"{text}; changed meanwhile: {', '.join(event.changed)}" if event.changed else text
 
 
