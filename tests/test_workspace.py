@@ -468,3 +468,22 @@ def test_a_link_put_on_the_way_after_a_path_was_looked_at_is_refused(tmp_path: P
         with pytest.raises((OSError, ToolError), match=r"(?i)not a directory"):
             attempt()
     assert (tmp_path / "outside" / "f.txt").read_text() == "secret"
+
+
+def test_files_that_come_and_go_while_they_are_listed_are_no_error(room: Room) -> None:
+    kept, over = room.there("d/kept.txt"), threading.Event()
+    coming = [room.root / f"d/{number}.txt" for number in range(20)]
+
+    def come_and_go() -> None:
+        while not over.is_set():
+            for file in coming:
+                file.write_text("x")
+            for file in coming:
+                file.unlink()
+
+    with ThreadPoolExecutor(1) as pool:
+        going = pool.submit(come_and_go)
+        listings = [room.loop().list("d") for _ in range(300)]
+        over.set()
+        going.result()
+    assert all(kept.name in [Path(info.path).name for info in listing] for listing in listings)

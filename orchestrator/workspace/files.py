@@ -48,8 +48,9 @@ def walk(root: Path) -> list[FileInfo]:
         for path in (Path(folder, name) for name in names if not name.startswith(".")):
             if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root)):
                 continue
-            if path.is_file() and is_utf8(str(path)):
-                found.append(FileInfo(path.relative_to(root).as_posix(), path.stat().st_size))
+            with suppress(OSError):  # a program at work may remove it at any moment
+                if path.is_file() and is_utf8(str(path)):
+                    found.append(FileInfo(path.relative_to(root).as_posix(), path.stat().st_size))
     return sorted(found)
 
 

@@ -191,7 +191,8 @@ class LoopWorkspace:
         """
         top = self._workspace.root if folder in (".", "") else self._workspace.existing(folder)
         if top.is_file():
-            return [FileInfo(self.relative(top), top.stat().st_size)]
+            with as_tool_error("look at", folder):
+                return [FileInfo(self.relative(top), top.stat().st_size)]
         pattern = pattern.replace("**/", "*")
         prefix = "" if top == self._workspace.root else self.relative(top) + "/"
         return [
