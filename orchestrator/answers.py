@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from orchestrator.calls import Observation
 from orchestrator.conversation import Conversation
 from orchestrator.errors import ToolError
 from orchestrator.failure import Failure, FailureKind
@@ -19,6 +18,7 @@ from orchestrator.role import Role
 from orchestrator.schema import RESULT_TOOL, read_result
 from orchestrator.stuck import Stuck
 from orchestrator.toolbox import Toolbox
+from orchestrator.toolcalls import Observation
 
 MENDS = 2
 """How often a model may mend a structured result before the loop gives up."""

@@ -10,7 +10,6 @@ import orjson
 
 from orchestrator.answers import Answers, Ending, final_answer
 from orchestrator.caller import Caller
-from orchestrator.calls import Observation
 from orchestrator.compaction import Window
 from orchestrator.context import RunContext, record_key
 from orchestrator.conversation import Conversation
@@ -26,6 +25,7 @@ from orchestrator.schema import RESULT_TOOL, result_schema
 from orchestrator.shift import Shift
 from orchestrator.stuck import Seen, Stuck
 from orchestrator.toolbox import Toolbox
+from orchestrator.toolcalls import Observation
 
 
 class Given(NamedTuple):

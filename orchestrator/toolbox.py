@@ -11,7 +11,6 @@ from functools import partial
 import orjson
 
 from orchestrator.binding import BindingError, bind
-from orchestrator.calls import Job, Observation, invoke, stretches, told
 from orchestrator.context import RunContext, record_key
 from orchestrator.conversation import Conversation
 from orchestrator.errors import ReplayMiss, RunStopped, ToolError, nearest
@@ -27,6 +26,7 @@ from orchestrator.models.tokens import count
 from orchestrator.resources import Resources
 from orchestrator.text.redact import redact_json
 from orchestrator.tool import RESERVED, Tool, ToolContext, ToolResult, to_result
+from orchestrator.toolcalls import Job, Observation, invoke, stretches, told
 from orchestrator.workspace.loop import LoopWorkspace
 
 CUT_AT = 12_000

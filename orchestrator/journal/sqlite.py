@@ -20,7 +20,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from orchestrator.errors import JournalError
-from orchestrator.journal import RunInfo, Signal, find_run, queries, summary, unknown_run
+from orchestrator.journal import RunInfo, Signal, find_run, queries, runtable, unknown_run
 from orchestrator.journal.owner import Owners
 from orchestrator.journal.signals import SignalTable, of_run
 
@@ -43,7 +43,7 @@ CREATE TABLE IF NOT EXISTS signal(
     by TEXT NOT NULL, at REAL NOT NULL, data TEXT NOT NULL
 );
 CREATE INDEX IF NOT EXISTS signal_run ON signal(run);
-{summary.SCHEMA}"""
+{runtable.SCHEMA}"""
 """Also brings version 1 up to date, which had no table of runs."""
 _BLOB = 256_000
 """Bytes of data beyond which a row holds the SHA-256 of a blob."""
@@ -267,7 +267,7 @@ class SqliteJournal:
                     data = sha256(row.data).hexdigest()
                     db.execute("INSERT OR IGNORE INTO blob VALUES (?, ?)", (data, row.data))
                 db.execute("INSERT INTO event VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (*row[:-1], data))
-                summary.note(db, row.run, row.at, row.type, row.data)
+                runtable.note(db, row.run, row.at, row.type, row.data)
             db.execute("COMMIT")
             with self._starting:
                 del self._rows[: len(rows)]
@@ -305,7 +305,7 @@ def _set_up(db: sqlite3.Connection, path: Path, busy_timeout: float) -> None:
             db.execute("PRAGMA auto_vacuum = INCREMENTAL")
             db.execute("PRAGMA journal_mode = WAL")
             db.executescript(_SCHEMA)
-            summary.fill(db)
+            runtable.fill(db)
             db.execute(f"PRAGMA user_version = {_VERSION}")
             db.execute("COMMIT")
         Path(lock.lock_file).unlink(missing_ok=True)
