@@ -18,14 +18,13 @@ from pydantic import BaseModel, ConfigDict, Field
 from orchestrator.errors import ConfigError, ModelError
 from orchestrator.failure import Failure, FailureKind
 from orchestrator.messages import Delta, Json
+from orchestrator.models.connections import open_connections
 from orchestrator.models.faults import refusal
 from orchestrator.models.presets import PresetName, preset_for
 from orchestrator.models.replies import Assembly, read_body
 from orchestrator.models.wire import decode
 
 if TYPE_CHECKING:
-    from ssl import SSLContext
-
     import httpx2
     from openai import AsyncOpenAI
 
@@ -158,19 +157,21 @@ class Server:
 
     def _client(self) -> AsyncOpenAI:
         """Return this event loop's client."""
-        from openai import AsyncOpenAI, DefaultAioHttpClient, omit
+        from openai import AsyncOpenAI, omit
 
         loop = asyncio.get_running_loop()
         if loop not in self._clients:
             _settle()
+            connections = open_connections()
+            said = {name: connections.headers[name] for name in ("Accept-Encoding", "Connection")}
             unsaid: dict[str, Any] = {f"X-Stainless-{name}": omit for name in _OWN_HEADERS}
             self._clients[loop] = AsyncOpenAI(
                 api_key=self._key,
                 base_url=self.base_url,
                 timeout=self._timeouts(self._timeout.first_byte),
                 max_retries=0,  # retries have one owner, and it is not the client
-                default_headers=unsaid | self.headers,
-                http_client=DefaultAioHttpClient(verify=_tls()),
+                default_headers=unsaid | said | self.headers,
+                http_client=connections,
             )
         return self._clients[loop]
 
@@ -197,14 +198,6 @@ class Server:
                 FailureKind.connection, f"it cannot be reached ({cause}); is the server running, and `base_url` right?"
             )
         return Failure(FailureKind.connection, f"the connection broke before an answer came ({cause})")
-
-
-@cache
-def _tls() -> SSLContext:
-    """Return the one TLS context of this process: reading the certificates takes 80 ms."""
-    import httpx2
-
-    return httpx2.create_ssl_context()
 
 
 @cache
