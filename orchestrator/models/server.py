@@ -18,8 +18,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from orchestrator.errors import ConfigError, ModelError
 from orchestrator.failure import Failure, FailureKind
 from orchestrator.messages import Delta, Json
-from orchestrator.models.connections import open_connections
 from orchestrator.models.faults import refusal
+from orchestrator.models.httpclient import open_http_client
 from orchestrator.models.presets import PresetName, preset_for
 from orchestrator.models.replies import Assembly, read_body
 from orchestrator.models.wire import decode
@@ -162,8 +162,8 @@ class Server:
         loop = asyncio.get_running_loop()
         if loop not in self._clients:
             _settle()
-            connections = open_connections()
-            said = {name: connections.headers[name] for name in ("Accept-Encoding", "Connection")}
+            http_client = open_http_client()
+            said = {name: http_client.headers[name] for name in ("Accept-Encoding", "Connection")}
             unsaid: dict[str, Any] = {f"X-Stainless-{name}": omit for name in _OWN_HEADERS}
             self._clients[loop] = AsyncOpenAI(
                 api_key=self._key,
@@ -171,7 +171,7 @@ class Server:
                 timeout=self._timeouts(self._timeout.first_byte),
                 max_retries=0,  # retries have one owner, and it is not the client
                 default_headers=unsaid | said | self.headers,
-                http_client=connections,
+                http_client=http_client,
             )
         return self._clients[loop]
 

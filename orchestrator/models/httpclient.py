@@ -14,7 +14,7 @@ _MERGED = {"headers", "timeout", "params", "content", "files"}
 """What the openai client gives for a body of bytes; `params` and `files` are None."""
 
 
-def open_connections() -> httpx2.AsyncClient:
+def open_http_client() -> httpx2.AsyncClient:
     """Return an HTTP client that takes a request as the openai client made it.
 
     That has merged defaults and parsed the address already; once more takes a twentieth of a turn.
