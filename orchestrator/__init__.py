@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from orchestrator.errors import ToolError as ToolError
     from orchestrator.handle import RunHandle as RunHandle
     from orchestrator.limits import Limits as Limits
+    from orchestrator.order import RunOptions as RunOptions
     from orchestrator.results import Artifact as Artifact
     from orchestrator.results import Outcome as Outcome
     from orchestrator.results import RunResult as RunResult
@@ -33,6 +34,7 @@ _HOME = {
     "Outcome": "results",
     "Role": "role",
     "RunHandle": "handle",
+    "RunOptions": "order",
     "RunResult": "results",
     "ToolContext": "tool",
     "ToolError": "errors",

@@ -142,6 +142,18 @@ def nearest(value: str, allowed: Iterable[str]) -> str:
     return f"; allowed: {', '.join(map(repr, options[:20]))}{more}" if options else ""
 
 
+def refuse_keywords(given: Iterable[str], allowed: Iterable[str]) -> None:
+    """Refuse keyword arguments that are none, as Python does, and name the nearest right one.
+
+    Raises:
+        TypeError: One is unknown.
+    """
+    allowed = list(allowed)
+    for name in given:
+        if name not in allowed:
+            raise TypeError(f"unexpected keyword argument {name!r}{nearest(name, allowed)}")
+
+
 @contextmanager
 def collecting(faults: list[ConfigError]) -> Iterator[None]:
     """Note what is wrong in a list and go on, so that all of it can be told at once."""

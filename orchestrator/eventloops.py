@@ -49,3 +49,19 @@ class Bell:
 def _wake(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
+
+
+def refuse_to_block(instead: str) -> None:
+    """Refuse a call that blocks where an event loop is running.
+
+    Args:
+        instead: What to write there.
+
+    Raises:
+        RuntimeError: One is running.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise RuntimeError(f"this blocks, and is called from async code; write: {instead}")

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from pydantic import BaseModel
 
 from orchestrator.content.catalog import Catalog
-from orchestrator.errors import ConfigError
+from orchestrator.errors import ConfigError, refuse_keywords
 from orchestrator.eventloops import PerLoop
 from orchestrator.events import RunStarted
 from orchestrator.journal import Journal
@@ -27,7 +27,7 @@ from orchestrator.models import Model
 from orchestrator.models.replay import Recording, ReplayModel
 from orchestrator.models.tokens import Meter
 from orchestrator.people import Approve
-from orchestrator.plan import Delegate
+from orchestrator.plan import Delegate, Subtask
 from orchestrator.profile import Profile
 from orchestrator.resources import Resources
 from orchestrator.sandbox.guard import AddressGuard
@@ -35,6 +35,31 @@ from orchestrator.threads import ThreadPool
 
 PLANNER = "ori"
 """The role that a goal starts with, and the path of its loop."""
+
+
+class RunOptions(TypedDict, total=False):
+    """What a run can be told besides its goal."""
+
+    inputs: Sequence[str | Path]
+    """Files and folders to copy into the workspace; relative to the working directory."""
+    targets: Sequence[str]
+    """Inputs that may be changed, by name; the others are read-only."""
+    workspace: str | Path | None
+    """Folder to work in; None: a new one under `.ori/runs/`."""
+    params: Mapping[str, Json] | None
+    """Values for `${params.…}` in the plan."""
+    plan: Sequence[Subtask] | Delegate | None
+    """Runs first, without asking the planner to plan."""
+    output: type[BaseModel] | Mapping[str, Json] | None
+    """What the result must look like: a pydantic model or a JSON Schema."""
+    limits: Limits | None
+    """Upper bounds for this run."""
+    roles: Sequence[str] | None
+    """Names of the roles that the planner may use; None: all."""
+    session: str | None
+    """Goals of one session know what came of the ones before, and share their variables."""
+    user: str | None
+    """Whose memories are recalled and kept; who pays, in the log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +99,23 @@ class Order:
                 raise ConfigError(f"{name} is {str(value)!r}, one alone; write a list: {name}=[{str(value)!r}]")
         if isinstance(self.output, type) and not issubclass(self.output, BaseModel):
             raise ConfigError(f"output is {self.output.__name__}, which is no pydantic model")
+
+    @classmethod
+    def asked(cls, goal: str, options: RunOptions) -> Order:
+        """Return the order that a program gives.
+
+        Raises:
+            ConfigError: A value is of the wrong kind.
+            TypeError: There is no such option.
+        """
+        refuse_keywords(options, RunOptions.__annotations__)
+        fields: dict[str, Any] = {**options, "params": options.get("params") or {}}
+        if (folder := options.get("workspace")) is not None:
+            fields["workspace"] = Path(folder)
+        plan = options.get("plan")
+        if plan is not None and not isinstance(plan, Delegate):
+            fields["plan"] = Delegate(subtasks=tuple(plan))
+        return cls(goal=goal, **fields)
 
     def frozen(self) -> dict[str, Any]:
         """Return as JSON what `run.started` does not say in a field of its own; see `of`."""

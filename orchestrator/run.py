@@ -12,17 +12,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
-
-from pydantic import BaseModel
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 from orchestrator import bounded
 from orchestrator.connections import Connections
 from orchestrator.content.catalog import Catalog
-from orchestrator.eventloops import PerLoop
+from orchestrator.eventloops import PerLoop, refuse_to_block
 from orchestrator.handle import RunHandle
 from orchestrator.journal import ENGINE_FOLDER, Journal, open_journal
 from orchestrator.ledger import Today
@@ -31,9 +29,9 @@ from orchestrator.mcp.servers import Servers
 from orchestrator.memory import MemoryStore
 from orchestrator.messages import Json
 from orchestrator.models import Model
-from orchestrator.order import House, Order, Resumption
+from orchestrator.order import House, Order, Resumption, RunOptions
 from orchestrator.people import Approve
-from orchestrator.plan import Delegate, Subtask
+from orchestrator.plan import Delegate
 from orchestrator.resources import Resources
 from orchestrator.results import RunResult
 from orchestrator.role import Role
@@ -170,8 +168,8 @@ class Orchestrator:
 
     # the ways to run something
 
-    async def solve(self, goal: str, **options: Any) -> RunResult:
-        """Plan, work and combine until the goal is answered or a limit is reached. Takes what `start` takes.
+    async def solve(self, goal: str, **options: Unpack[RunOptions]) -> RunResult:
+        """Plan, work and combine until the goal is answered or a limit is reached.
 
         A failed run is a result, too: its `status` and `failure` say what happened.
 
@@ -179,66 +177,29 @@ class Orchestrator:
             ConfigError: The run cannot start: an empty goal, a missing input, no model.
             JournalError: The log cannot be written.
         """
-        return await self._result(self.start(goal, **options).order)
+        return await self._result(Order.asked(goal, options))
 
-    def solve_sync(self, goal: str, **options: Any) -> RunResult:
+    def solve_sync(self, goal: str, **options: Unpack[RunOptions]) -> RunResult:
         """Do the same from code that is not async."""
+        refuse_to_block("await orchestrator.solve(…)")
         return bounded.run(self.solve(goal, **options))
 
-    def start(
-        self,
-        goal: str,
-        *,
-        inputs: Sequence[str | Path] = (),
-        targets: Sequence[str] = (),
-        workspace: str | Path | None = None,
-        params: Mapping[str, Json] | None = None,
-        plan: Sequence[Subtask] | Delegate | None = None,
-        output: type[BaseModel] | Mapping[str, Json] | None = None,
-        limits: Limits | None = None,
-        roles: Sequence[str] | None = None,
-        session: str | None = None,
-        user: str | None = None,
-    ) -> RunHandle:
+    def start(self, goal: str, **options: Unpack[RunOptions]) -> RunHandle:
         """Return a run that begins when its `async with` is entered.
 
         Args:
             goal: What is wanted, in words.
-            inputs: Files and folders to copy into the workspace; relative to the working directory.
-            targets: Inputs that may be changed, by name; the others are read-only.
-            workspace: Folder to work in; None: a new one under `.ori/runs/`.
-            params: Values for `${params.…}` in the plan.
-            plan: Runs first, without asking the planner to plan.
-            output: What the result must look like: a pydantic model or a JSON Schema.
-            limits: Upper bounds for this run.
-            roles: Names of the roles that the planner may use; None: all.
-            session: Goals of one session know what came of the ones before, and share their variables.
-            user: Whose memories are recalled and kept; who pays, in the log.
+            options: See `RunOptions`.
         """
-        if plan is not None and not isinstance(plan, Delegate):
-            plan = Delegate(subtasks=tuple(plan))
-        order = Order(
-            goal=goal,
-            inputs=inputs,
-            targets=targets,
-            workspace=None if workspace is None else Path(workspace),
-            params=params or {},
-            plan=plan,
-            output=output,
-            limits=limits,
-            roles=roles,
-            session=session,
-            user=user,
-        )
-        return RunHandle(self._house, order)
+        return RunHandle(self._house, Order.asked(goal, options))
 
-    def stream(self, goal: str, **options: Any) -> RunHandle:
+    def stream(self, goal: str, **options: Unpack[RunOptions]) -> RunHandle:
         """Return the same run as `start`, whose events include each piece of text as it arrives."""
-        return RunHandle(self._house, self.start(goal, **options).order, passing=True)
+        return RunHandle(self._house, Order.asked(goal, options), passing=True)
 
-    async def run_role(self, role: str, task: str, **options: Any) -> RunResult:
-        """Run one loop of a role, without a planner. Takes what `start` takes."""
-        return await self._result(replace(self.start(task, **options).order, root=role))
+    async def run_role(self, role: str, task: str, **options: Unpack[RunOptions]) -> RunResult:
+        """Run one loop of a role, without a planner."""
+        return await self._result(replace(Order.asked(task, options), root=role))
 
     async def resume(self, run_id: str, message: str | None = None, *, refresh: bool = False) -> RunResult:
         """Go on with a run that was interrupted, or has ended, from where its log says it stands.
@@ -282,13 +243,22 @@ class Orchestrator:
 
         return await undo(self.journal, self.home / "runs" / run_id, run_id, subtask, force=force)
 
-    def start_resumed(self, run_id: str, message: str | None = None, **options: Any) -> RunHandle:
-        """Return a run that goes on when its `async with` is entered. Takes what `resume` or `retry` takes."""
-        return RunHandle(self._house, Resumption(run=run_id, message=message, **options))
+    def start_resumed(
+        self,
+        run_id: str,
+        message: str | None = None,
+        *,
+        refresh: bool = False,
+        retry: bool = False,
+        first: str | None = None,
+    ) -> RunHandle:
+        """Return a run that goes on when its `async with` is entered: `resume`, or `retry`, as a handle."""
+        again = Resumption(run=run_id, message=message, refresh=refresh, retry=retry, first=first)
+        return RunHandle(self._house, again)
 
-    async def plan(self, goal: str, **options: Any) -> Preview:
-        """Ask for a plan and stop at the first accepted one. Takes what `start` takes."""
-        order = replace(self.start(goal, **options).order, preview=True, output=None)
+    async def plan(self, goal: str, **options: Unpack[RunOptions]) -> Preview:
+        """Ask for a plan and stop at the first accepted one."""
+        order = replace(Order.asked(goal, options), preview=True, output=None)
         result = await self._result(order)
         return Preview(Delegate.model_validate(result.value) if result.value else None, result)
 
@@ -341,7 +311,12 @@ class Orchestrator:
         return RunHandle(self._house, order)
 
     def start_replay(
-        self, file: str | Path, *, tools: bool = False, params: Mapping[str, Json] | None = None, **options: Any
+        self,
+        file: str | Path,
+        *,
+        tools: bool = False,
+        params: Mapping[str, Json] | None = None,
+        workspace: str | Path | None = None,
     ) -> RunHandle:
         """Return the run that a recording was made of, asked again offline.
 
@@ -349,7 +324,7 @@ class Orchestrator:
             file: The recording, relative to the project.
             tools: Also what came of tool calls is as it was recorded; no tool runs.
             params: Over those it was recorded with.
-            options: `workspace`.
+            workspace: Folder to work in; None: a new one.
 
         Raises:
             ConfigError: It cannot be read, or says neither its scenario nor what the run was asked.
@@ -361,13 +336,18 @@ class Orchestrator:
         header = model.recording.header
         if header.asked is None:
             scenario = self.catalog.scenario(header.scenario)
-            return RunHandle(
-                self._house, replace(self.start_scenario(scenario, params=params, **options).order, model=model)
-            )
+            handle = self.start_scenario(scenario, params=params, workspace=workspace)
+            return RunHandle(self._house, replace(handle.order, model=model))
         asked = header.asked
-        plan = Delegate.model_validate(asked.plan) if asked.plan else None
-        options |= {"params": {**asked.params, **(params or {})}, "limits": Limits.model_validate(asked.limits)}
-        order = self.start(asked.goal, plan=plan, output=asked.output, roles=asked.roles, **options).order
+        options: RunOptions = {
+            "plan": Delegate.model_validate(asked.plan) if asked.plan else None,
+            "output": asked.output,
+            "roles": asked.roles,
+            "params": {**asked.params, **(params or {})},
+            "limits": Limits.model_validate(asked.limits),
+            "workspace": workspace,
+        }
+        order = Order.asked(asked.goal, options)
         order = replace(order, root=asked.root, answer=asked.answer, inputs=asked.inputs, base=base, model=model)
         return RunHandle(self._house, order)
 

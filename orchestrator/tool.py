@@ -8,9 +8,9 @@ import sys
 from collections.abc import Awaitable, Callable, Hashable, Mapping, MutableMapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, overload
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack, get_args, overload
 
-from orchestrator.errors import ConfigError, nearest
+from orchestrator.errors import ConfigError, nearest, refuse_keywords
 from orchestrator.memory import Recollection
 from orchestrator.resources import Resources
 from orchestrator.sandbox.guard import AddressGuard
@@ -208,29 +208,31 @@ class Toolset:
     """Told the settings; says why the tools cannot be offered here, and what mends that. Quick: asked for each loop."""
 
 
+class ToolOptions(TypedDict, total=False):
+    """What `@tool` can be told: fields of `Tool`."""
+
+    effect: Effect
+    timeout: float | None
+    retries: int
+    cut: bool
+    untrusted: bool
+    destinations: Sequence[str]
+    goes_to: Callable[[ToolContext], str] | None
+    outward: bool
+    approval: bool
+    asks: bool
+    counted: bool
+    remembers: bool
+    process: bool
+    verify: Callable[[str], Awaitable[Any]] | None
+
+
 @overload
 def tool(fn: Callable[..., Any], /) -> Tool: ...
 @overload
+def tool(*, name: str | None = None, **options: Unpack[ToolOptions]) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(
-    *,
-    name: str | None = None,
-    effect: Effect = "once",
-    timeout: float | None = 30.0,
-    retries: int = 0,
-    cut: bool = True,
-    untrusted: bool = False,
-    destinations: Sequence[str] = (),
-    goes_to: Callable[[ToolContext], str] | None = None,
-    outward: bool = True,
-    approval: bool = False,
-    asks: bool = False,
-    counted: bool = True,
-    remembers: bool = False,
-    process: bool = False,
-    verify: Callable[[str], Awaitable[Any]] | None = None,
-) -> Callable[[Callable[..., Any]], Tool]: ...
-def tool(
-    fn: Callable[..., Any] | None = None, /, *, name: str | None = None, **options: Any
+    fn: Callable[..., Any] | None = None, /, *, name: str | None = None, **options: Unpack[ToolOptions]
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Make a tool of a typed function, sync or async: `@tool`, or `@tool(effect="read", timeout=60)`.
 
@@ -240,15 +242,17 @@ def tool(
     Args:
         fn: The function.
         name: What the model calls it; the function's name if left out.
-        **options: As the fields of `Tool` are called.
+        **options: See the fields of `Tool`.
 
     Raises:
         ConfigError: The function or an option does not make a tool.
+        TypeError: There is no such option.
     """
     from orchestrator.signature import read_signature
 
     names = sys._getframe(1).f_locals  # types that are defined beside the function, inside another one
-    options["destinations"] = tuple(options.get("destinations", ()))
+    refuse_keywords(options, ToolOptions.__annotations__)
+    given: dict[str, Any] = {**options, "destinations": tuple(options.get("destinations", ()))}
 
     def decorate(function: Callable[..., Any]) -> Tool:
         signature = read_signature(function, ToolContext, names)
@@ -260,7 +264,7 @@ def tool(
             validate=signature.validate,
             source=inspect.getsourcefile(inspect.unwrap(function)) or "",
             function=function,
-            **options,
+            **given,
         )
         _check(made, signature)
         return made

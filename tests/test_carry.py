@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator import Orchestrator, Role, ToolContext, tool
+from orchestrator import Orchestrator, Role, RunOptions, ToolContext, tool
 from orchestrator.events import MessageAppended, VariableSet, Warned
 from orchestrator.memory import Memory, Owner
 from orchestrator.memory.sqlite import SqliteMemory
@@ -54,7 +54,8 @@ async def test_a_session_knows_its_earlier_goals_and_variables(journal: str, tmp
         observed = [m["content"] for m in server.requests[3]["messages"] if m["role"] == "tool"]
         assert observed == ['"华东"']
         assert [event.name for event in await logged(orch, second, VariableSet)] == ["region"]
-        for other in ({"session": "s1", "user": "tom"}, {}):
+        others: list[RunOptions] = [{"session": "s1", "user": "tom"}, {}]
+        for other in others:
             await orch.run_role("clerk", "What is known?", **other)
             assert "4711" not in str(server.requests[-1]["messages"])
 
@@ -263,7 +264,7 @@ def test_what_each_user_and_session_has_used_is_told(
 ) -> None:
     """R64."""
     models = {"default": {"model": "m", "api_key": "k", "price": {"input": 1, "output": 1}}}
-    whose = [{"user": "mira", "session": "s1"}, {"user": "mira"}, {"session": "s1"}, {}]
+    whose: list[RunOptions] = [{"user": "mira", "session": "s1"}, {"user": "mira"}, {"session": "s1"}, {}]
 
     async def fill() -> list[dict[str, Any]]:
         async with ScriptedServer([text("fine", usage={"prompt_tokens": 90, "completion_tokens": 10})] * 4) as server:
@@ -336,7 +337,7 @@ async def test_a_run_with_a_session_and_memories_replays_with_its_recorded_tools
         model = f"{{model: m, base_url: '{server.base_url}', api_key: none}}"
         (tmp_path / "ori.yaml").write_text(f"models: {{default: {model}}}")
         async with Orchestrator.from_project(tmp_path) as orch:
-            whose = {"session": "s", "user": "mira"}
+            whose: RunOptions = {"session": "s", "user": "mira"}
             await orch.run_role("noter", "Note the code of the gate.", **whose)
             second = await orch.run_role("noter", "What is it?", **whose)
     assert await asyncio.to_thread(main, ["record", second.run_id, "-o", "run.jsonl", "--tools"]) == 0

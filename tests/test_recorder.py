@@ -161,6 +161,8 @@ README = (Path(__file__).parent.parent / "README.md").read_text("utf-8")
 [EXAMPLE] = [block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "replay(" in block]
 """What the README shows, beside tests that cannot pass."""
 TESTS = f"""
+import asyncio
+
 {EXAMPLE}
 
 def test_that_it_works_in_its_own_folder(replay):
@@ -174,6 +176,14 @@ def test_that_misses(replay):
 
 def test_that_is_mistyped(replay):
     replay("recordings/orders.jsonl", tools="recoded")
+
+
+async def work(replay):
+    replay("recordings/orders.jsonl")
+
+
+def test_that_is_async(replay):
+    asyncio.run(work(replay))
 """
 
 
@@ -190,8 +200,9 @@ async def test_the_fixture_replays_in_a_project_and_fails_loudly_on_a_miss(proje
     done = await asyncio.to_thread(
         subprocess.run, command, cwd=project, env=environment, capture_output=True, text=True, check=False
     )
-    assert "2 failed, 2 passed" in done.stdout, done.stdout + done.stderr
+    assert "3 failed, 2 passed" in done.stdout, done.stdout + done.stderr
     assert "tools is 'recoded'; did you mean 'recorded'?" in done.stdout
+    assert "write: await asyncio.to_thread(replay, 'recordings/orders.jsonl')" in done.stdout
     assert "it has no reply for" in done.stdout and "To record anew" in done.stdout
 
 

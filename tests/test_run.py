@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator import ConfigError, Role, tool
+from orchestrator import ConfigError, Orchestrator, Role, tool
 from orchestrator.events import PlanAdded, RunStarted, SubtaskStarted
 from orchestrator.plan import Delegate
 from orchestrator.testing import ScriptedServer, call, text
@@ -193,6 +193,20 @@ async def test_a_run_can_be_given_the_roles_that_it_may_use() -> None:
         result = await made.solve("goal", roles=["worker"])
     assert await logged(made, result, SubtaskStarted) == []
     assert '"other" is not allowed' in observed(server)
+
+
+async def test_a_blocking_call_in_async_code_says_what_to_write_instead() -> None:
+    with pytest.raises(RuntimeError, match=r"write: await orchestrator\.solve"):
+        Orchestrator(model="m").solve_sync("goal")
+
+
+@pytest.mark.parametrize("way", ["solve", "start", "stream", "plan"])
+async def test_a_mistyped_option_is_told_with_the_nearest_right_one(way: str) -> None:
+    async with serving({}) as server, orchestrator(server) as made:
+        with pytest.raises(TypeError, match="'ouput'; did you mean 'output'"):
+            await getattr(made, way)("goal", ouput=Delegate)
+        with pytest.raises(TypeError, match="'imputs'; did you mean 'inputs'"):  # mypy sees it, too: no unused ignore
+            await made.run_role("worker", "task", imputs=["a.csv"])  # type: ignore[call-arg]
 
 
 async def test_session_and_user_are_recorded_with_the_run() -> None:

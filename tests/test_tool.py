@@ -394,6 +394,11 @@ def test_what_cannot_be_a_tool_is_refused_where_it_is_decorated(
         tool(**options)(function)
 
 
+def test_a_mistyped_option_is_told_with_the_nearest_right_one() -> None:
+    with pytest.raises(TypeError, match="'timout'; did you mean 'timeout'"):  # mypy sees it, too: no unused ignore
+        tool(timout=3)  # type: ignore[call-overload]
+
+
 def test_only_a_plain_function_of_a_module_can_have_a_process_of_its_own() -> None:
     async def waits() -> None: ...
     def wants(ctx: ToolContext) -> None: ...
