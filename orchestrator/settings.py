@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 import shutil
@@ -21,7 +22,7 @@ from orchestrator.models.server import Timeouts
 from orchestrator.models.tokens import Price
 from orchestrator.role import NAME_PATTERN, Network
 from orchestrator.text.placeholders import fill_tree, names, texts
-from orchestrator.yaml import Document, Place, read
+from orchestrator.yaml import Document, Place, dotted, read
 
 M = TypeVar("M", bound=BaseModel)
 FILE = "ori.yaml"
@@ -181,7 +182,7 @@ class Settings(BaseModel):
     @property
     def configured(self) -> bool:
         """Whether the default model can be called: it is described, and its variables are set."""
-        return "default" in self.models and not self._missing("models", "default")
+        return "default" in self.models and not self.unset("models", "default")
 
     def model(self, key: str) -> ModelSettings:
         """Return a model that can be called.
@@ -189,12 +190,14 @@ class Settings(BaseModel):
         Raises:
             ConfigError: There is none by that key, or an environment variable that it needs is not set.
         """
-        if missing := self._missing("models", key):
+        if missing := self.unset("models", key):
             raise ConfigError.all_of(missing)
         if key in self.models:
             return self.models[key]
         if key == "default" and not self.models:
             raise ConfigError(f"no model is configured: {WAYS_TO_A_MODEL}")
+        if key == "default":
+            raise self._without_default()
         raise ConfigError(f"there is no model {key!r} in {FILE}{nearest(key, self.models)}")
 
     def mcp_server(self, name: str) -> McpServer:
@@ -203,35 +206,41 @@ class Settings(BaseModel):
         Raises:
             ConfigError: There is none by that name, or an environment variable that it needs is not set.
         """
-        if missing := self._missing("mcp", name):
+        if missing := self.unset("mcp", name):
             raise ConfigError.all_of(missing)
         if name not in self.mcp:
             raise ConfigError(f"there is no MCP server {name!r} in {FILE}{nearest(name, self.mcp)}")
         return self.mcp[name]
 
     def unreachable(self) -> list[ConfigError]:
-        """Return why MCP servers cannot be reached, as far as that shows without trying."""
+        """Return what cannot be used here, as far as that shows without trying: programs and variables are missing."""
         programs = {name: server.command for name, server in self.mcp.items() if server.command}
         missing = [
             self._document.error(f"there is no program {program!r}; is it installed?", ("mcp", name, "command"))
             for name, program in programs.items()
             if "/" not in program and shutil.which(program) is None
         ]
-        return missing + [error for name in self.mcp for error in self._missing("mcp", name)]
+        return missing + list(self._unset.values())
 
     def unusable(self) -> list[ConfigError]:
         """Return what no run could use, as far as that shows without trying."""
-        urls = {key: model.base_url for key, model in self.models.items() if not self._missing("models", key)}
+        urls = {key: model.base_url for key, model in self.models.items() if not self.unset("models", key)}
         faults = [
             self._document.error(f"base_url {url!r} must begin with http:// or https://", ("models", key, "base_url"))
             for key, url in urls.items()
             if url and not url.startswith(("http://", "https://"))
         ]
+        if self.models and "default" not in self.models:
+            faults.append(self._without_default())
         try:
             open_journal(self.journal, Path("runs.db"))
         except ConfigError as error:
             faults.append(self._document.error(str(error), ("journal",)))
         return faults
+
+    def unset(self, *part: str) -> list[ConfigError]:
+        """Return which environment variables that a part of the file needs are not set, as of `"mcp", NAME`."""
+        return [error for place, error in self._unset.items() if place[:2] == part]
 
     def toolset(self, name: str, kind: type[M]) -> M:
         """Return the settings under `tools: NAME`, read as what the toolset says they are.
@@ -259,8 +268,11 @@ class Settings(BaseModel):
         shown |= {text.split()[-1] for text in shown if text.startswith(("Bearer ", "Basic "))}
         return sorted((text for text in shown if len(text) >= _SHORTEST_SECRET), key=len, reverse=True)
 
-    def _missing(self, *part: str) -> list[ConfigError]:
-        return [error for place, error in self._unset.items() if place[:2] == part]
+    def _without_default(self) -> ConfigError:
+        close = difflib.get_close_matches("default", self.models, n=1) or list(self.models)
+        rename = f"{'one of ' if len(close) > 1 else ''}{', '.join(map(repr, close))}"
+        said = f"no model is called 'default', which roles without a `model` use; rename {rename}"
+        return self._document.error(said, ("models", close[0]))
 
 
 def load_settings(project: Path | None, environment: Mapping[str, str] = os.environ) -> Settings:
@@ -283,7 +295,7 @@ def load_settings(project: Path | None, environment: Mapping[str, str] = os.envi
     used = {(place, name) for place, text in texts(document.data) for name in names(text)}
     settings._document = document
     settings._unset = {
-        place: document.error(f"{name} is not set; set it in the environment or in .env", place)
+        place: document.error(_not_set(name, place, environment), place)
         for place, name in sorted(used, key=str)
         if name not in environment
     }
@@ -292,6 +304,12 @@ def load_settings(project: Path | None, environment: Mapping[str, str] = os.envi
     settings._from_environment = tuple(secret)
     settings._warnings = tuple(_literal_keys(document))
     return settings
+
+
+def _not_set(name: str, place: Place, environment: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, environment, n=1, cutoff=0.8)
+    found = f" ({close[0]} is)" if close else ""
+    return f"{dotted(place)} needs {name}, which is not set{found}; set it in the environment or in .env"
 
 
 def _from_variables(environment: Mapping[str, str]) -> dict[str, Any]:

@@ -27,6 +27,8 @@ class Document:
     file: Path
     data: dict[str, Any]
     lines: Mapping[Place, int]
+    above: Place = ()
+    """Where it stands in its file, if it is a part of it."""
 
     def error(self, message: str, place: Place = ()) -> ConfigError:
         """Make the error about the value at a place, or the nearest one above it that stands in the file."""
@@ -39,7 +41,7 @@ class Document:
             data = data.get(part, {})
         depth = len(place)
         lines = {key[depth:]: line for key, line in self.lines.items() if key[:depth] == place}
-        return Document(self.file, data, lines)
+        return Document(self.file, data, lines, (*self.above, *place))
 
     def validate(self, model: type[M], data: Mapping[str, Any] | None = None) -> M:
         """Read the mapping (or what was made of it) as a model.
@@ -59,10 +61,29 @@ class Document:
         faults: dict[Place, ConfigError] = {}
         for details in error.errors():
             place = self._known(details["loc"])
-            if details["type"] in ("missing", "extra_forbidden"):
+            if details["type"] == "missing":
                 place = (*place, details["loc"][-1])
-            faults.setdefault(place, self.error(_words(details, place, model), place))
+            faults.setdefault(place, self.error(self._words(details, place, model), place))
         return list(faults.values())
+
+    def _words(self, details: ErrorDetails, place: Place, model: type[BaseModel]) -> str:
+        kind, given = details["type"], details["input"]
+        where, owner_at = dotted((*self.above, *place)), dotted((*self.above, *place[:-1]))
+        within = f" in {owner_at}" if owner_at else ""
+        if kind == "extra_forbidden":
+            owner = _model_at(model, details["loc"][:-1])
+            return f"unknown key {place[-1]!r}{within}{nearest(str(place[-1]), owner.model_fields) if owner else ''}"
+        if kind == "missing":
+            return f"the key {place[-1]!r} is missing{within}"
+        text = details["msg"].removeprefix("Value error, ")
+        if kind == "value_error":
+            return f"{where}: {text}" if where else text
+        if kind == "literal_error":
+            allowed = re.findall("'(.*?)'", details["ctx"]["expected"])
+            return f"{where} is {_short(given)}{nearest(str(given), allowed)}"
+        for jargon, plain in _PLAIN.items():
+            text = re.sub(jargon, plain, text)
+        return f"{where} is {_short(given)}: {text[0].lower()}{text[1:]}"
 
     def _known(self, place: Sequence[str | int]) -> Place:
         """Leave out what is no key of the file: names of union members, keys that are missing."""
@@ -192,25 +213,6 @@ _PLAIN = {
 """What pydantic says of Python's types, in words of YAML."""
 
 
-def _words(details: ErrorDetails, place: Place, model: type[BaseModel]) -> str:
-    kind, given = details["type"], details["input"]
-    if kind == "extra_forbidden":
-        owner = _model_at(model, details["loc"][:-1])
-        return f"unknown key {place[-1]!r}{nearest(str(place[-1]), owner.model_fields) if owner else ''}"
-    if kind == "missing":
-        return f"the key {place[-1]!r} is missing"
-    text = details["msg"].removeprefix("Value error, ")
-    where = _dotted(place)
-    if kind == "value_error":
-        return f"{where}: {text}" if where else text
-    if kind == "literal_error":
-        allowed = re.findall("'(.*?)'", details["ctx"]["expected"])
-        return f"{where} is {_short(given)}{nearest(str(given), allowed)}"
-    for jargon, plain in _PLAIN.items():
-        text = re.sub(jargon, plain, text)
-    return f"{where} is {_short(given)}: {text[0].lower()}{text[1:]}"
-
-
 def _model_at(kind: Any, place: Sequence[str | int]) -> type[BaseModel] | None:
     """Return the model that describes the value at a place; parts that name a member of a union choose it."""
     from pydantic import BaseModel
@@ -227,7 +229,8 @@ def _model_at(kind: Any, place: Sequence[str | int]) -> type[BaseModel] | None:
     return next((model for model in found if model), None)
 
 
-def _dotted(place: Place) -> str:
+def dotted(place: Place) -> str:
+    """Write a place as people do: `models.default.fallback[0]`."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).removeprefix(".")
 
 

@@ -119,7 +119,7 @@ def test_a_pydantic_model_describes_a_role_s_result_and_an_empty_schema_none() -
         ("description: d\ntools: [preview, preview]\n", "roles/r.yaml:2: the tool 'preview' stands there twice"),
         (
             "description: d\nlimits: {max_turn: 3}\n",
-            "roles/r.yaml:2: unknown key 'max_turn'; did you mean 'max_turns'?",
+            "roles/r.yaml:2: unknown key 'max_turn' in limits; did you mean 'max_turns'?",
         ),
         (
             "description: d\nlimits:\n  timeout: 0\n",
@@ -169,7 +169,7 @@ def test_all_faults_of_a_role_are_told_at_once(project: Project) -> None:
 
 def test_the_model_of_a_role_must_be_in_the_settings(project: Project) -> None:
     project.role("r", "description: d\nmodel: chaep\n")
-    project.write("ori.yaml", "models: {cheap: {model: m}}\n")
+    project.write("ori.yaml", "models: {default: {model: m}, cheap: {model: m}}\n")
     assert project.problems() == ["roles/r.yaml:2: error: unknown model 'chaep'; did you mean 'cheap'?"]
 
 

@@ -439,7 +439,7 @@ def test_a_plan_without_goal_or_scenario_says_what_is_missing(project: Path, ori
 def test_a_wrong_plan_file_names_its_line(project: Path, ori: Ori) -> None:
     (project / "plan.yaml").write_text("goal: g\nsubtasks:\n  - {id: a, rol: writer, goal: g}\n")
     said = ori("run", "--plan", "plan.yaml")
-    assert said.status == 2 and "plan.yaml:3: unknown key 'rol'; did you mean 'role'?" in said.err
+    assert said.status == 2 and "plan.yaml:3: unknown key 'rol' in subtasks[0]; did you mean 'role'?" in said.err
 
 
 # tests of scenarios

@@ -485,4 +485,4 @@ class TestTheCommand:
         assert "unknown tool 'day/*'; did you mean 'days/*'?" in out
         assert "ori.yaml:3: warning: there is no program 'no-such-program'" in out
         assert "ori.yaml:5: warning: a key stands in the file" in out
-        assert "ori.yaml:6: warning: NOT_SET_HERE is not set" in out
+        assert "ori.yaml:6: warning: mcp.web.headers.Authorization needs NOT_SET_HERE, which is not set" in out

@@ -116,7 +116,7 @@ def test_a_missing_input_and_two_of_one_name_are_told_with_their_line(tmp_path: 
         ),
         (
             "goal: x\nplan:\n  - {id: a, role: b, goal: c, efort: 1}\n",
-            "quarterly.yaml:3: unknown key 'efort'; did you mean",
+            "quarterly.yaml:3: unknown key 'efort' in plan[0]; did you mean",
         ),
         ("goal: x\nplan:\n  - {id: a, goal: c}\n", "quarterly.yaml:3: plan[0]: a subtask has either a role or a tool"),
         (

@@ -59,7 +59,7 @@ def test_a_missing_variable_matters_only_when_its_model_is_used(tmp_path: Path) 
     found = settings(tmp_path, KEYED)
     assert not found.configured
     assert found.model("cheap").profile == "small"
-    with pytest.raises(ConfigError, match=r"ori.yaml:4: MY_KEY is not set"):
+    with pytest.raises(ConfigError, match=r"ori.yaml:4: models.default.api_key needs MY_KEY, which is not set"):
         found.model("default")
 
 
@@ -98,8 +98,11 @@ def test_a_dummy_key_is_no_secret_because_redacting_it_would_spoil_texts(tmp_pat
     ("text", "message"),
     [
         ("model: {}\n", "ori.yaml:1: unknown key 'model'; did you mean 'models'?"),
-        (LOCAL.replace("model:", "modell:"), "ori.yaml:1: unknown key 'modell'; did you mean 'model'?"),
-        (LOCAL + "limits:\n  max_turn: 3\n", "ori.yaml:3: unknown key 'max_turn'; did you mean 'max_turns'?"),
+        (
+            LOCAL.replace("model:", "modell:"),
+            "ori.yaml:1: unknown key 'modell' in models.default; did you mean 'model'?",
+        ),
+        (LOCAL + "limits:\n  max_turn: 3\n", "ori.yaml:3: unknown key 'max_turn' in limits; did you mean 'max_turns'?"),
         (LOCAL + "limits: {max_turns: 0}\n", "ori.yaml:2: limits.max_turns is 0: input should be greater than"),
         (LOCAL.replace("}}", ", fallback: [chaep]}, cheap: {model: m}}"), "ori.yaml:1: unknown model 'chaep'"),
         (LOCAL.replace("}}", ", profile: smal}}"), "models.default.profile is 'smal'; did you mean 'small'?"),

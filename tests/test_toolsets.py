@@ -100,8 +100,55 @@ def test_a_tool_is_given_what_the_project_says_of_its_toolset(project: Path) -> 
 
 def test_an_unknown_setting_is_an_error_that_names_its_line(project: Path) -> None:
     write_settings(project, "tools:\n  greet:\n    greting: hi\n")
-    with pytest.raises(ConfigError, match=r"ori\.yaml:3: unknown key 'greting'.*greeting"):
+    with pytest.raises(ConfigError, match=r"ori\.yaml:3: unknown key 'greting' in tools.greet.*greeting"):
         Catalog.from_project(project, settings=load_settings(project)).tool("greet")
+
+
+def test_a_wrong_value_is_an_error_that_names_its_place(project: Path) -> None:
+    write_settings(project, "tools:\n  greet:\n    on: perhaps\n")
+    with pytest.raises(ConfigError, match=r"ori\.yaml:3: tools\.greet\.on is 'perhaps'"):
+        Catalog.from_project(project, settings=load_settings(project)).tool("greet")
+
+
+def test_a_variable_that_is_not_set_is_why_tools_are_missing(project: Path) -> None:
+    write_settings(project, "tools:\n  greet:\n    on: '${GREETING_ON}'\n")
+    catalog = Catalog.from_project(project, settings=load_settings(project, {"GREETINGS_ON": "true"}))
+    assert (
+        catalog.tool("greet")
+        .missing()
+        .endswith(
+            "ori.yaml:3: tools.greet.on needs GREETING_ON, which is not set (GREETINGS_ON is); "
+            "set it in the environment or in .env"
+        )
+    )
+
+
+def test_variables_that_are_not_set_are_named_by_the_check(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_KEY", raising=False)
+    write_settings(project, "models:\n  default:\n    model: m\n    api_key: '${NO_KEY}'\n")
+    [said] = [str(problem) for problem in Catalog.from_project(project).check() if "NO_KEY" in str(problem)]
+    assert "ori.yaml:4: warning: models.default.api_key needs NO_KEY, which is not set; set it in" in said
+
+
+@pytest.mark.parametrize(
+    ("keys", "line", "advice"),
+    [
+        (["fast", "defaut"], 3, "rename 'defaut'"),
+        (["fast"], 2, "rename 'fast'"),
+        (["fast", "strong"], 2, "rename one of 'fast', 'strong'"),
+    ],
+    ids=["mistyped", "one", "several"],
+)
+def test_models_without_a_default_one_are_named_by_the_check(
+    project: Path, keys: list[str], line: int, advice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    write_settings(project, "models:\n" + "".join(f"  {key}: {{model: m}}\n" for key in keys))
+    [said] = [str(problem) for problem in Catalog.from_project(project).check() if "ori.yaml" in str(problem)]
+    assert f"ori.yaml:{line}: error: no model is called 'default', which roles without a `model` use; {advice}" in said
+    with pytest.raises(ConfigError, match="no model is called 'default'"):
+        load_settings(project).model("default")
 
 
 def test_what_no_run_could_use_is_named_by_the_check(project: Path) -> None:

@@ -81,9 +81,12 @@ def test_an_unknown_key_is_told_with_its_line_and_the_nearest_right_one(tmp_path
     assert refused(tmp_path, "name: a\nleafs: []\n") == "tree.yaml:2: unknown key 'leafs'; did you mean 'leaves'?"
 
 
-@pytest.mark.parametrize("where", ["leaves: [{{{}: 2}}]", "best: {{{}: 2}}", "by_name: {{x: {{{}: 2}}}}"])
-def test_an_unknown_key_is_compared_with_the_keys_of_its_own_place(tmp_path: Path, where: str) -> None:
-    assert "unknown key 'sizes'; did you mean 'size'?" in refused(tmp_path, "name: a\n" + where.format("sizes"))
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [("leaves: [{sizes: 2}]", "leaves[0]"), ("best: {sizes: 2}", "best"), ("by_name: {x: {sizes: 2}}", "by_name.x")],
+)
+def test_an_unknown_key_is_compared_with_the_keys_of_its_own_place(tmp_path: Path, text: str, place: str) -> None:
+    assert f"unknown key 'sizes' in {place}; did you mean 'size'?" in refused(tmp_path, f"name: a\n{text}")
 
 
 def test_all_faults_are_told_at_once_each_with_its_line(tmp_path: Path) -> None:

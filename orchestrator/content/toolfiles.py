@@ -79,6 +79,8 @@ class ToolFolder:
         tools, toolset = load(file), getattr(_module(file), "toolset", None)
         if not isinstance(toolset, Toolset):
             return tools
+        if unset := self.settings.unset("tools", file.stem):
+            return {name: replace(tool, missing=lambda: str(unset[0])) for name, tool in tools.items()}
         settings = self.settings.toolset(file.stem, toolset.settings) if toolset.settings else None
         missing = partial(toolset.missing, settings)
         return {name: replace(tool, settings=settings, missing=missing) for name, tool in tools.items()}
