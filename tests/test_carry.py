@@ -310,6 +310,7 @@ def test_memories_are_listed_exported_and_forgotten_from_the_command_line(
     assert all(words in listed for words in ("lamps at Lux", "mira", "session s1"))
     assert ori("memory", "forget")[0] == 2
     first = json.loads(ori("memory", "export", "--user", "mira")[1].splitlines()[0])
+    assert ori("memory", "export", "-o", "-") == ori("memory", "export") and not Path("-").exists()
     assert ori("memory", "forget", str(first["id"]))[::2] == (0, "1 forgotten\n")
     assert ori("memory", "forget", "999")[0] == 1
     assert ori("memory", "forget", "--session", "s1")[::2] == (0, "1 forgotten\n")

@@ -430,6 +430,17 @@ def test_a_plan_is_shown_with_an_estimate_and_its_file_can_be_edited_and_run(pro
     assert "Read a.txt twice" in json.dumps(server.requests[1], ensure_ascii=False)
 
 
+def test_a_dash_writes_to_standard_output(project: Path, ori: Ori) -> None:
+    with served([call("delegate", PLAN)]) as server:
+        use(project, server)
+        plan = ori("plan", "比较 a.txt 和 b.txt", "-o", "-")
+    run = ori("run", "hello", "--replay", "--json").json["run_id"]
+    recording = ori("record", run, "-o", "-")
+    assert not (project / "-").exists()
+    assert plan.out.splitlines()[:2] == ["# Edit, then: ori run --plan FILE", "goal: 比较 a.txt 和 b.txt"]
+    assert json.loads(recording.out.splitlines()[0])["scenario"] == "hello"
+
+
 def test_a_plan_without_goal_or_scenario_says_what_is_missing(project: Path, ori: Ori) -> None:
     (project / "plan.yaml").write_text("subtasks: [{id: a, role: writer, goal: g}]\n")
     said = ori("run", "--plan", "plan.yaml")
@@ -476,6 +487,20 @@ def test_a_scenario_without_a_recording_is_skipped_and_told_how_to_get_one(proje
     assert "SKIP hello" in said.out and "run it with --live, write one with `ori record RUN -o FILE`" in said.out
     (project / "fresh/scenarios/hello.yaml").write_text("goal: x\nrecording: gone.jsonl\n", "utf-8")
     assert ori("test", "--project", "fresh", "fresh/scenarios").status == 1
+
+
+@pytest.mark.parametrize(
+    ("named", "says"),
+    [
+        ("nope/", "there is no file or folder 'nope/'; did you mean 'note'?"),
+        ("empty", "empty: there is no scenario (*.yaml) in this folder"),
+        ("helo", "there is no scenario 'helo'; did you mean 'hello'?"),
+    ],
+)
+def test_what_is_no_scenario_is_a_wrong_use(project: Path, ori: Ori, named: str, says: str) -> None:
+    (project / "empty").mkdir()
+    said = ori("test", named)
+    assert (said.status, said.out) == (2, "") and said.err.startswith(f"ori: {says}")
 
 
 def test_a_scenario_that_cannot_run_fails_and_the_others_go_on(project: Path, ori: Ori) -> None:

@@ -73,6 +73,14 @@ async def test_the_official_client_reads_streamed_answers(usage: bool) -> None:
     assert bool(chunks[-1].usage) is usage
 
 
+async def test_a_port_of_its_own_is_the_same_in_the_next_server() -> None:
+    async with ScriptedServer([]) as first:
+        port = int(first.base_url.split(":")[2].removesuffix("/v1"))
+    async with ScriptedServer([text("hi")], port=port) as server:
+        assert server.base_url == first.base_url
+        await ask(server)
+
+
 async def test_requests_are_recorded_and_a_function_sees_them() -> None:
     async def answer(request: dict[str, Any]) -> Answer:
         return text(request["messages"][-1]["content"].upper())

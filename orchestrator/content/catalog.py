@@ -158,14 +158,23 @@ class Catalog:
         Raises:
             ConfigError: There is no such scenario, or its file is wrong; all faults, each with its line.
         """
-        named = self._find("scenarios", f"{name}.yaml") or self._find(".", str(name))
-        file = Path(name) if Path(name).is_file() else named
-        if file is None:
-            raise ConfigError(f"there is no scenario {str(name)!r}{nearest(Path(name).stem, self.scenario_names)}")
-        scenario = self._cached(Scenario.load, file)
+        scenario = self._cached(Scenario.load, self.scenario_file(name))
         if faults := list(scenario_faults(scenario, self._known())):
             raise ConfigError.all_of(faults)
         return scenario
+
+    def scenario_file(self, name: str | Path) -> Path:
+        """Return where a scenario stands, by its name or its file.
+
+        Raises:
+            ConfigError: There is no such scenario.
+        """
+        named = self._find("scenarios", f"{name}.yaml") or self._find(".", str(name))
+        file = Path(name) if Path(name).is_file() else named
+        if file is None:
+            what = "file or folder" if str(name).endswith((".yaml", "/")) else "scenario"
+            raise ConfigError(f"there is no {what} {str(name)!r}{nearest(Path(name).stem, self.scenario_names)}")
+        return file
 
     def scenarios(self) -> list[Scenario]:
         """Return all scenarios.
@@ -217,7 +226,11 @@ class Catalog:
         catalog._check_roles(errors, warnings)
         catalog._check_tools(errors, warnings)
         catalog._check_scenarios(errors)
-        return [Problem.of(fault, "error") for fault in errors] + [Problem.of(fault, "warning") for fault in warnings]
+        problems = [
+            *(Problem.of(fault, "error") for fault in errors),
+            *(Problem.of(fault, "warning") for fault in warnings),
+        ]
+        return sorted(problems, key=lambda problem: (problem.severity, problem.file or "", problem.line or 0))
 
     def _check_roles(self, errors: list[ConfigError], warnings: list[ConfigError]) -> None:
         roles = self.role_names

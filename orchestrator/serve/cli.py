@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
 from orchestrator.errors import ConfigError, OriError
-from orchestrator.serve.report import FAILED, INTERRUPTED, WRONG_USE, Report
+from orchestrator.serve.report import FAILED, INTERRUPTED, STDOUT, WRONG_USE, Report
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -75,7 +75,7 @@ def parser() -> argparse.ArgumentParser:
     solve.add_argument("--user", metavar="NAME", help="whose memories are recalled and kept")
     solve.add_argument("--workspace", metavar="DIR", type=Path, help="folder to work in (default: a new one)")
     plan.add_argument(
-        "-o", "--output", metavar="FILE", type=Path, help="write it as a file to edit, for `ori run --plan`"
+        "-o", "--output", metavar="FILE", type=Path, help="write it as a file to edit, for `ori run --plan`; -: stdout"
     )
 
     test = add("test", "running.test", "run scenarios and hold their checks against them")
@@ -135,7 +135,7 @@ def parser() -> argparse.ArgumentParser:
     record = add("record", "history.record", "write a run's replies as a recording")
     record.add_argument("run", metavar="RUN")
     record.add_argument("--tools", action="store_true", help="keep what came of tool calls, for --replay=all")
-    record.add_argument("-o", "--output", metavar="FILE", type=Path, required=True)
+    record.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="-: stdout")
 
     gc = add("gc", "clearing.gc", "delete old runs: their events and folders")
     gc.add_argument("--older", metavar="AGE", type=_age, required=True, help="those that ended before, as 12h, 30d, 4w")
@@ -156,7 +156,7 @@ def parser() -> argparse.ArgumentParser:
         if name == "forget":
             command.add_argument("ids", metavar="ID", type=int, nargs="*")
         if name == "export":
-            command.add_argument("-o", "--output", metavar="FILE", type=Path)
+            command.add_argument("-o", "--output", metavar="FILE", type=Path, default=STDOUT, help="default: stdout")
     return top
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from orchestrator.errors import ConfigError, JournalError
 from orchestrator.serve import plain
 from orchestrator.serve.projectlog import open_log
-from orchestrator.serve.report import DONE, NEEDS_A_LOOK, Report
+from orchestrator.serve.report import DONE, NEEDS_A_LOOK, STDOUT, Report, write
 
 if TYPE_CHECKING:
     from orchestrator.events import ChangesUndone, Event
@@ -168,10 +168,12 @@ def record(args: Namespace) -> Report:
     recording = recorded(past.events, project=project, content=content if args.tools else None)
     if not recording.lines:
         raise ConfigError(f"run {past.info.run} has no reply of a model; there is nothing to record")
-    args.output.parent.mkdir(parents=True, exist_ok=True)
-    args.output.write_text(redact(recording.dump()), "utf-8")
     tools = f" and {len(recording.tools)} results of tools" if args.tools else ""
     note = f"{len(recording.lines)} replies{tools}; name the file in the scenario under recording:, then: ori test"
+    text = redact(recording.dump())
+    if args.output == STDOUT:
+        return Report(data={"recording": text}, text=text.rstrip(), note=note)
+    write(args.output, text)
     return Report(data={"written": str(args.output)}, text=str(args.output), note=note)
 
 

@@ -15,7 +15,7 @@ import orjson
 from orchestrator.errors import ConfigError
 from orchestrator.memory import Memory, MemoryStore, Owner
 from orchestrator.run import Orchestrator
-from orchestrator.serve.report import FAILED, Report
+from orchestrator.serve.report import FAILED, STDOUT, Report, write
 
 T = TypeVar("T")
 
@@ -46,10 +46,10 @@ def list_all(args: Namespace) -> Report:
 def export(args: Namespace) -> Report:
     """Write memories as JSON lines."""
     memories = _memories(args)
-    lines = b"".join(orjson.dumps(line) + b"\n" for line in _data(memories))
-    if args.output is None:
-        return Report(data=_data(memories), text=lines.decode().rstrip())
-    args.output.write_bytes(lines)
+    lines = "".join(orjson.dumps(line).decode() + "\n" for line in _data(memories))
+    if args.output == STDOUT:
+        return Report(data=_data(memories), text=lines.rstrip())
+    write(args.output, lines)
     return Report(data={"written": str(args.output)}, note=f"{len(memories)} memories written to {args.output}")
 
 

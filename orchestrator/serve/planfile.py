@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from io import SEEK_END, StringIO
 from pathlib import Path
 
 from orchestrator.plan import Delegate
@@ -31,14 +32,15 @@ def read_plan(file: Path) -> PlanFile:
     return read(file).validate(PlanFile)
 
 
-def write_plan(file: Path, plan: Delegate, goal: str, inputs: Sequence[str]) -> None:
-    """Write a plan file."""
+def plan_text(plan: Delegate, goal: str, inputs: Sequence[str]) -> str:
+    """Return what a plan file holds."""
     from ruamel.yaml import YAML
 
     yaml = YAML()
     yaml.width = 120
     yaml.indent(mapping=2, sequence=4, offset=2)
     about = {"goal": goal} | ({"inputs": list(inputs)} if inputs else {})
-    with file.open("w", encoding="utf-8") as stream:
-        stream.write(f"# Edit, then: ori run --plan {file}\n")
-        yaml.dump(about | plan.model_dump(mode="json", exclude_defaults=True), stream)
+    stream = StringIO("# Edit, then: ori run --plan FILE\n")
+    stream.seek(0, SEEK_END)
+    yaml.dump(about | plan.model_dump(mode="json", exclude_defaults=True), stream)
+    return stream.getvalue()

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 DONE, FAILED, WRONG_USE, NEEDS_A_LOOK, INTERRUPTED = 0, 1, 2, 3, 130
 """Exit statuses."""
+STDOUT = Path("-")
+"""What `-o -` names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +26,12 @@ class Report:
     note: str = ""
     """What goes to stderr, either way."""
     status: int = DONE
+
+
+def write(file: Path, text: str) -> None:
+    """Write a file that a command was asked for; its folder need not exist."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text, "utf-8")
 
 
 def one_line(text: str, most: int = 2000) -> str:

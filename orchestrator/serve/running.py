@@ -22,7 +22,7 @@ from orchestrator.serve.asking import Asker, interactive
 from orchestrator.serve.inbox import describe
 from orchestrator.serve.interrupt import Interrupt
 from orchestrator.serve.plain import counted
-from orchestrator.serve.report import DONE, FAILED, INTERRUPTED, NEEDS_A_LOOK, Report
+from orchestrator.serve.report import DONE, FAILED, INTERRUPTED, NEEDS_A_LOOK, STDOUT, Report, write
 from orchestrator.text.redact import Redactor
 
 if TYPE_CHECKING:
@@ -199,12 +199,14 @@ def plan(args: Namespace) -> Report:
     from orchestrator.serve import layout
 
     note = _expected(estimate)
+    data = {"plan": plan.model_dump(mode="json", exclude_defaults=True), "estimate": asdict(estimate)}
     if args.output:
-        args.output.parent.mkdir(parents=True, exist_ok=True)
-        planfile.write_plan(args.output, plan, args.goal, args.input)
+        text = planfile.plan_text(plan, args.goal, args.input)
+        if args.output == STDOUT:
+            return Report(data=data, text=text.rstrip(), note=note)
+        write(args.output, text)
         note += f"\n{args.output} is written; edit it, then: ori run --plan {args.output}"
     rows = [(s.id, s.performer, ", ".join(s.after), s.goal) for s in plan.subtasks]
-    data = {"plan": plan.model_dump(mode="json", exclude_defaults=True), "estimate": asdict(estimate)}
     return Report(data=data, note=note, draw=partial(layout.table, ("subtask", "role", "after", "goal"), rows))
 
 
@@ -289,10 +291,13 @@ def _named(orchestrator: Orchestrator, names: Sequence[str]) -> list[str]:
     """Return the scenarios that a command line means: all, or those of folders, files and names."""
     found: list[str] = []
     for name in names:
-        inside = sorted(map(str, Path(name).glob("*.yaml"))) if Path(name).is_dir() else [name]
-        if not inside:
+        if not Path(name).is_dir():
+            orchestrator.catalog.scenario_file(name)  # a wrong word is no scenario that fails
+            found.append(name)
+        elif inside := sorted(map(str, Path(name).glob("*.yaml"))):
+            found += inside
+        else:
             raise ConfigError("there is no scenario (*.yaml) in this folder", file=name)
-        found += inside
     return found if names else orchestrator.catalog.scenario_names
 
 

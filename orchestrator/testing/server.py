@@ -66,6 +66,7 @@ class ScriptedServer:
         strict: Answer a request that breaks a rule with 400.
         profile: Whose rules apply.
         pages: JSON that is there to be read, by path, such as `/v1/models`.
+        port: Where it listens; 0: wherever there is room.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class ScriptedServer:
         strict: bool = True,
         profile: Profile = "openai",
         pages: Mapping[str, Json] | None = None,
+        port: int = 0,
     ) -> None:
         self.requests: list[dict[str, Any]] = []
         """Bodies of all requests, in the order in which they came."""
@@ -94,13 +96,14 @@ class ScriptedServer:
         self._strict = strict
         self._profile: Profile = profile
         self._pages = dict(pages or {})
+        self._port = port
         self._faults: list[str] = []
         self._ids = count(1)
         self._changed = asyncio.Event()
         self._scopes: set[asyncio.Timeout] = set()
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self._port)
         self.base_url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/v1"
         return self
 
