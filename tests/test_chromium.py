@@ -73,11 +73,12 @@ async def test_it_ends_with_its_context_and_leaves_nothing(own_temporary_folder:
 async def test_a_stopped_driver_is_killed_within_a_bound(own_temporary_folder: Path) -> None:
     """B29: a driver that does not answer any more would hold up the end of the run for ever."""
     began = 0.0
-    async with opened():
+    async with opened() as chromium:
         for process in processes(own_temporary_folder):
             os.kill(process, signal.SIGSTOP)
         began = time.monotonic()
     assert time.monotonic() - began < 4.9  # less than what `Resources` allows
+    assert chromium.driver.returncode is not None  # else the event loop would close on a process that runs for it
     await gone(own_temporary_folder)
 
 

@@ -31,6 +31,8 @@ STARTING = 60.0
 """Seconds that the browser may take to be there."""
 STOPPING = 3.0
 """Seconds in which the browser may end by itself; then it is killed."""
+_KILLED = 1.0
+"""Seconds in which a killed process is gone."""
 _SYSTEM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _BUNDLED = ("~/.cache/ms-playwright", "~/Library/Caches/ms-playwright")
 """Where `playwright install` puts browsers, unless PLAYWRIGHT_BROWSERS_PATH says otherwise."""
@@ -127,6 +129,9 @@ async def open_chromium(settings: BrowserSettings, threads: ThreadPool) -> Async
             transport.on_error_future.cancel()
             with suppress(ProcessLookupError):
                 transport._proc.kill()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_KILLED):
+                    await transport._proc.wait()  # an event loop that closes earlier never learns of its end
         await threads.run(_clear, home)
 
 
