@@ -70,8 +70,9 @@ def salvage(content: str, offered: Collection[str]) -> tuple[str, tuple[ToolCall
     """Find calls of offered tools that a model wrote as text.
 
     Known forms, each at the start of a line, fenced, in `<tool_call>` tags or bare: `{"name": …, "arguments": …}`,
-    `name {json}`, `name(key="value")`, `functions.name: {json}`, and parameters in tags. One that names itself a call
-    but is cut off or malformed is a call with malformed arguments, which nobody runs; others like that stay text.
+    the same in one more pair of braces (as Qwen 2.5's own template shows it), `name {json}`, `name(key="value")`,
+    `functions.name: {json}`, and parameters in tags. One that names itself a call but is cut off or malformed is a call
+    with malformed arguments, which nobody runs; others like that stay text.
 
     Returns:
         The text without them, and the calls (with empty ids).
@@ -101,7 +102,7 @@ def _places(offered: Collection[str]) -> re.Pattern[str]:
     names = "|".join(sorted(map(re.escape, offered), key=len, reverse=True))
     return re.compile(
         r"^[ \t`]*(?:<tool_call>|(?:<\|\w+\|>)+|\[TOOL_CALLS\])?\s*"
-        r"(?P<call>(?P<json>[{\[])"
+        r"(?P<call>(?P<doubled>\{(?=\{))?(?P<json>[{\[])"
         rf"|(?:<function=|functions?\.)?(?P<name>{names})(?::\d+)?\s*[:>=]?\s*(?:<\|\w+\|>)?(?:```\w*\s*)?"
         r"(?P<open>[({]|<(?=parameter=|arg_key>|/function>|/tool_call>)))",
         re.MULTILINE,
@@ -112,7 +113,10 @@ def _read(content: str, place: re.Match[str], offered: Collection[str]) -> tuple
     """Return the calls that begin at this place, and where they end."""
     if place["json"]:
         value, end = _json_at(content, place.start("json"))
-        return _malformed_at(content, end, offered) if value is None else (_calls_in(value, offered), end)
+        if value is None:
+            return _malformed_at(content, end, offered)
+        doubled = re.compile(r"\s*\}").match(content, end) if place["doubled"] else None
+        return _calls_in(value, offered), doubled.end() if doubled else end
     if place["open"] == "{":
         value, end = _json_at(content, place.start("open"))
         return ([_call(place["name"], value)] if isinstance(value, dict) else []), end
