@@ -54,7 +54,7 @@ def bind(arguments: str, tool: Tool) -> dict[str, Any]:
     Raises:
         BindingError: They do not fit, and nothing may be run.
     """
-    return bind_object(arguments, tool.parameters, tool.validate, name=tool.name)
+    return bind_object(arguments, tool.takes or tool.parameters, tool.validate, name=tool.name)
 
 
 def bind_object(text: str, schema: Schema, validate: Callable[[dict[str, Json]], T], *, name: str) -> T:

@@ -98,6 +98,7 @@ class Planner:
             name=NAME,
             description=self.context.text("delegate"),
             parameters=self._schema(),
+            takes=self._schema(any_name=True),
             invoke=self._invoke,
             validate=lambda arguments: {"call": Delegate.model_validate(arguments)},
             effect="idempotent",
@@ -295,16 +296,20 @@ class Planner:
         """Tokens that the outcomes of one call may fill together."""
         return int(self.window * OUTCOMES_SHARE)
 
-    def _schema(self) -> dict[str, Json]:
-        """Return the arguments' JSON Schema, with the roles of this run as the only ones."""
+    def _schema(self, *, any_name: bool = False) -> dict[str, Json]:
+        """Return the arguments' JSON Schema, with the roles of this run as the only ones.
+
+        Args:
+            any_name: Take other names, too: the check of the plan refuses them, with all else that is wrong.
+        """
         schema = _inline(Delegate.model_json_schema())
         subtask = schema["properties"]["subtasks"]["items"]
         fields = subtask["properties"]
-        fields["role"] = {"enum": sorted(self.roles), "description": fields["role"]["description"]}
-        if self.tools:
-            fields["tool"] = {"enum": sorted(self.tools), "description": fields["tool"]["description"]}
-        else:
+        if not self.tools:
             del fields["tool"], fields["args"]
+        for name, known in () if any_name else (("role", self.roles), ("tool", self.tools)):
+            if known:
+                fields[name] = {"enum": sorted(known), "description": fields[name]["description"]}
         if not self.templates:
             del schema["properties"]["template"], schema["properties"]["params"]
             schema["required"] = ["subtasks"]

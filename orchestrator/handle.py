@@ -36,6 +36,8 @@ _CAN_GO_ON: tuple[StopReason, ...] = ("cancelled", "model_unavailable", "needs_p
 class RunHandle:
     """One run. Entering it with `async with` starts the run, leaving it early stops it; `async for` gives its events.
 
+    Where it was not entered, `async for` does that, too: the run lasts as long as the iteration.
+
     Args:
         house: What it shares with other runs.
         order: What it is asked to do, anew or to a run of the log.
@@ -138,11 +140,17 @@ class RunHandle:
         await self._stack.aclose()
 
     def __aiter__(self) -> AsyncIterator[Event]:
-        self._begun()
+        if self._task is None:
+            return self._from_start()
         if self._events is None:
             raise ConfigError("this run was started without events to follow")
         self.people.attended |= not self._says_attended
         return self._events
+
+    async def _from_start(self) -> AsyncIterator[Event]:
+        async with self:
+            async for event in self:
+                yield event
 
     def _begun(self) -> asyncio.Task[RunResult | OriError]:
         if self._task is None:

@@ -32,6 +32,7 @@ from orchestrator.profile import Profile
 from orchestrator.resources import Resources
 from orchestrator.sandbox.guard import AddressGuard
 from orchestrator.threads import ThreadPool
+from orchestrator.yaml import read_given
 
 PLANNER = "ori"
 """The role that a goal starts with, and the path of its loop."""
@@ -48,8 +49,8 @@ class RunOptions(TypedDict, total=False):
     """Folder to work in; None: a new one under `.ori/runs/`."""
     params: Mapping[str, Json] | None
     """Values for `${params.…}` in the plan."""
-    plan: Sequence[Subtask] | Delegate | None
-    """Runs first, without asking the planner to plan."""
+    plan: Sequence[Subtask | Mapping[str, Json]] | Mapping[str, Json] | Delegate | None
+    """Runs first, without asking the planner to plan: its subtasks, or what a plan file holds."""
     output: type[BaseModel] | Mapping[str, Json] | None
     """What the result must look like: a pydantic model or a JSON Schema."""
     limits: Limits | None
@@ -114,7 +115,8 @@ class Order:
             fields["workspace"] = Path(folder)
         plan = options.get("plan")
         if plan is not None and not isinstance(plan, Delegate):
-            fields["plan"] = Delegate(subtasks=tuple(plan))
+            said = plan if isinstance(plan, Mapping) else {"subtasks": plan}
+            fields["plan"] = read_given(Delegate, said, "plan")
         return cls(goal=goal, **fields)
 
     def frozen(self) -> dict[str, Any]:

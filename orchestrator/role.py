@@ -103,7 +103,7 @@ class Role(BaseModel):
     """A key of `ori.yaml`'s models."""
     params: dict[str, Any] = {}
     """Generation parameters, over the model's own."""
-    limits: Limits = Limits()
+    limits: Annotated[Limits, BeforeValidator(lambda limits: limits or {})] = Limits()
     context: Fitting = Fitting()
     network: Network = Network()
     """What its tools may reach besides what the project and the scenario allow."""

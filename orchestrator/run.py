@@ -40,6 +40,7 @@ from orchestrator.settings import ModelSettings, Settings, load_settings
 from orchestrator.text.redact import Redactor
 from orchestrator.threads import ThreadPool
 from orchestrator.tool import Tool
+from orchestrator.yaml import read_given
 
 if TYPE_CHECKING:
     from orchestrator.content.scenario import Scenario
@@ -65,7 +66,7 @@ class Orchestrator:
         model: Name of the default model, or a model of your own.
         base_url: Its server's root, usually ending in /v1.
         api_key: Its key.
-        models: More models by key, as settings or as models of your own.
+        models: More models by key: what `ori.yaml` would say of them, or models of your own.
         roles: Roles made in code; if there are any, planners use only these.
         tools: Tools made in code.
         limits: Upper bounds for every run.
@@ -87,7 +88,7 @@ class Orchestrator:
         model: str | Model | None = None,
         base_url: str | None = None,
         api_key: str | None = None,
-        models: Mapping[str, ModelSettings | Model] | None = None,
+        models: Mapping[str, ModelSettings | Model | Mapping[str, Json]] | None = None,
         roles: Iterable[Role] = (),
         tools: Iterable[Tool] = (),
         limits: Limits | None = None,
@@ -100,11 +101,14 @@ class Orchestrator:
     ) -> None:
         self.project = None if project is None else Path(project).resolve()
         self.settings: Settings = load_settings(self.project)
-        given: dict[str, ModelSettings | Model] = dict(models or {})
-        if isinstance(model, str):
-            given["default"] = ModelSettings.model_validate({"model": model, "base_url": base_url, "api_key": api_key})
-        elif model is not None:
-            given["default"] = model
+        named = dict(models or {})
+        if model is not None:
+            said = {"model": model, "base_url": base_url, "api_key": api_key}
+            named["default"] = said if isinstance(model, str) else model
+        given: dict[str, ModelSettings | Model] = {
+            key: read_given(ModelSettings, each, key) if isinstance(each, Mapping) else each
+            for key, each in named.items()
+        }
         self._connections = Connections(self.settings, given)
         roles = tuple(roles)
         self.catalog = Catalog.from_project(

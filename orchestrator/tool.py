@@ -113,6 +113,8 @@ class Tool:
     """What it does, when to use it, what it returns."""
     parameters: Mapping[str, Json]
     """JSON Schema of the arguments, an object."""
+    takes: Mapping[str, Json] | None = None
+    """JSON Schema that arguments are fitted to, where the tool itself says what else is wrong; None: `parameters`."""
     invoke: Callable[[dict[str, Any], ToolContext], Awaitable[Any]]
     """Run with validated arguments."""
     validate: Callable[[dict[str, Json]], dict[str, Any]]

@@ -94,6 +94,24 @@ class Document:
         return known
 
 
+def read_given(model: type[M], data: object, name: str) -> M:
+    """Read as a model what a program gives in the form that a file would have.
+
+    Raises:
+        ConfigError: It does not fit; all faults, each with its place.
+    """
+    from pydantic import ValidationError
+
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        faults = [
+            (dotted((name, *details["loc"])), details["msg"].removeprefix("Value error, "))
+            for details in error.errors()
+        ]
+        raise ConfigError.all_of([ConfigError(f"{place}: {words}") for place, words in faults]) from None
+
+
 def read(file: Path) -> Document:
     """Read a YAML file that holds one mapping.
 

@@ -594,6 +594,13 @@ def test_undo_leaves_what_a_person_changed_since(project: Path, ori: Ori) -> Non
     assert (project / "out/记录.txt").read_text("utf-8") == "mine"
 
 
+def test_the_package_is_the_command_too(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "orchestrator", "show"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, check=False)
+    assert done.returncode == 2 and done.stderr.startswith("ori: the following arguments are required: RUN")
+
+
 # signals and pipes
 
 

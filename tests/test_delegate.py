@@ -60,7 +60,7 @@ class TestAWrongPlan:
         ("wrong", "words"),
         [
             ({"subtasks": [subtask("a", "nope")]}, "unknown id 'nope'"),
-            ({"subtasks": [subtask("a", role="wroker")]}, '"wroker" is not allowed'),
+            ({"subtasks": [subtask("a", role="wroker")]}, "the unknown role 'wroker'; did you mean 'worker'?"),
             ({"subtasks": [subtask("a"), subtask("a")]}, "the id 'a' is there twice"),
             ({"subtasks": []}, "the plan has no subtasks"),
             ({"subtasks": [subtask(f"s{n}") for n in range(200)]}, "200 new subtasks are too many: 50 of 50 left"),
@@ -88,11 +88,19 @@ class TestAWrongPlan:
             result = await orchestrator(server).solve("goal")
         assert (result.status, statuses(result)) == ("done", {"a": "done"})
 
-    async def test_all_faults_are_told_at_once(self) -> None:
-        plan = delegate(subtask("a", "b"), subtask("b", "a"), subtask("c", "nope"), subtask("c"))
+    async def test_all_faults_are_told_at_once_with_a_corrected_call(self) -> None:
+        plan = delegate(
+            subtask("a", "b"), subtask("b", "a"), subtask("c", "nope"), subtask("c"), subtask("d", role="wroker")
+        )
         async with serving({ORI: [plan, text("I give up")]}) as server:
             await orchestrator(server).solve("goal")
-        assert all(words in observed(server) for words in ("circle", "unknown id 'nope'", "there twice"))
+        refusal = observed(server)
+        for words in ("circle", "unknown id 'nope'", "there twice", "unknown role 'wroker'"):
+            assert words in refusal
+        corrected = json.loads(refusal[refusal.index('{"subtasks"') :].splitlines()[0])
+        assert [(s["id"], s["role"]) for s in corrected["subtasks"]] == [
+            (id, "worker") for id in ("a", "b", "c", "c-2", "d")
+        ]
 
 
 class TestHowAPlanIsWritten:
@@ -390,7 +398,7 @@ class TestPlannersBelowPlanners:
             await orchestrator(server, [WORKER, other, lead]).solve("goal")
         lead_prompt = server.requests[1]["messages"][0]["content"]
         assert "- worker: Does one step." in lead_prompt and "other" not in lead_prompt
-        assert '"other" is not allowed' in observed(server, 2)
+        assert "the unknown role 'other'" in observed(server, 2)
 
     async def test_a_lent_slot_keeps_a_nested_planner_from_waiting_for_itself(self) -> None:
         replies = {

@@ -185,9 +185,23 @@ class TestStopping:
         handle = Orchestrator(model="m", base_url="http://127.0.0.1:9/v1").start("goal")
         with pytest.raises(ConfigError, match="has not begun"):
             await handle.result()
-        with pytest.raises(ConfigError, match="has not begun"):
-            async for _ in handle:
-                pass
+
+    async def test_iterating_over_a_run_that_was_not_entered_runs_it(self) -> None:
+        async with serving({ORI: text("yes")}) as server:
+            handle = orchestrator(server).stream("goal")
+            kinds = [event.type async for event in handle]
+            assert (kinds[0], kinds[-1], (await handle.result()).answer) == ("run.started", "run.ended", "yes")
+
+    async def test_breaking_out_of_such_an_iteration_stops_all_its_tasks(self) -> None:
+        before = asyncio.all_tasks()
+        async with serving({ORI: hang(text("half an answer"))}) as server:
+            async for event in orchestrator(server).stream("goal"):
+                if isinstance(event, TextDelta):
+                    break
+            async with asyncio.timeout(5):
+                await server.until(lambda s: s.connections == 0)
+                for task in tasks_besides(before):
+                    await task
 
 
 class TestEvents:

@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator import ConfigError, Orchestrator, Role, tool
 from orchestrator.events import PlanAdded, RunStarted, SubtaskStarted
-from orchestrator.plan import Delegate
+from orchestrator.plan import Delegate, Subtask
 from orchestrator.testing import ScriptedServer, call, text
 from tests.engine import (
     FILTERED,
@@ -63,6 +63,47 @@ async def test_a_goal_becomes_a_plan_workers_run_it_in_parallel_and_the_answer_c
     assert result.usage.calls == 7
     [said] = said_to(server, "put together")
     assert "a = 42" in said and "b = 42" in said
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        [Subtask(id="a", role="worker", goal="do a")],
+        [subtask("a")],
+        {"subtasks": [subtask("a")]},
+        Delegate(subtasks=(Subtask(id="a", role="worker", goal="do a"),)),
+    ],
+    ids=["subtasks", "dicts", "plan file", "delegate"],
+)
+async def test_a_ready_plan_may_be_given_in_any_form(plan: Any) -> None:
+    async with serving({ORI: text("ok"), "do a": text("fine")}) as server:
+        result = await orchestrator(server).solve("goal", plan=plan)
+    assert (result.status, statuses(result), len(server.requests)) == ("done", {"a": "done"}, 2)
+
+
+@pytest.mark.parametrize(
+    ("plan", "words"),
+    [
+        ([{"id": "a"}], r"^plan\.subtasks\[0\]: a subtask has either a role or a tool$"),
+        ({"subtask": []}, r"^plan\.subtask: Extra inputs"),
+        ("plan.yaml", r"^plan\.subtasks: "),
+    ],
+    ids=["no performer", "unknown key", "file name"],
+)
+async def test_a_plan_that_is_none_says_where_it_is_wrong(plan: Any, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        await Orchestrator(model="m").solve("goal", plan=plan)
+
+
+async def test_a_model_may_be_given_as_a_project_would_describe_it() -> None:
+    async with serving({"You are a worker": text("cheap")}) as server:
+        cheap = {"model": "small", "base_url": server.base_url, "params": {"temperature": 0}}
+        role = Role(name="worker", description="d", prompt="You are a worker.", model="cheap", limits=None)
+        made = Orchestrator(models={"cheap": cheap}, roles=[role])
+        assert (await made.run_role("worker", "task")).answer == "cheap"
+    assert (server.requests[0]["model"], server.requests[0]["temperature"]) == ("small", 0)
+    with pytest.raises(ConfigError, match=r"^cheap\.modle: Extra inputs"):
+        Orchestrator(models={"cheap": {"model": "small", "modle": ""}})
 
 
 async def test_one_role_alone_works_without_a_planner() -> None:
@@ -192,7 +233,7 @@ async def test_a_run_can_be_given_the_roles_that_it_may_use() -> None:
         made = orchestrator(server, [WORKER, other])
         result = await made.solve("goal", roles=["worker"])
     assert await logged(made, result, SubtaskStarted) == []
-    assert '"other" is not allowed' in observed(server)
+    assert "the unknown role 'other'" in observed(server)
 
 
 async def test_a_blocking_call_in_async_code_says_what_to_write_instead() -> None:
