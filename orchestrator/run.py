@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 from orchestrator import bounded
 from orchestrator.connections import Connections
 from orchestrator.content.catalog import Catalog
+from orchestrator.errors import ConfigError
 from orchestrator.eventloops import PerLoop, refuse_to_block
 from orchestrator.handle import RunHandle
 from orchestrator.journal import ENGINE_FOLDER, Journal, open_journal
@@ -391,7 +392,16 @@ def _memory(settings: Settings, file: Path) -> MemoryStore:
 
 
 def _state_home() -> Path:
-    """Return the user's folder for the runs of programs without a project."""
+    """Return the user's folder for the runs of programs without a project.
+
+    Raises:
+        ConfigError: There is none, as for a user of a container whose number has no name.
+    """
     from platformdirs import user_state_path
 
-    return user_state_path("ori")
+    try:
+        return user_state_path("ori")
+    except RuntimeError:
+        raise ConfigError(
+            "this user has no home folder to keep runs in: set XDG_STATE_HOME, or give project="
+        ) from None

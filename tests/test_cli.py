@@ -521,7 +521,10 @@ def test_a_scenario_whose_tools_are_missing_is_skipped_with_what_mends_that(
     assert said.out.splitlines()[-1] == "2 scenarios, 1 passed, 0 failed, 1 skipped"
     said = ori("run", "code")
     assert said.status == 2, "no model is asked for what cannot pass"
-    assert "scenarios/code.yaml:2: cannot run here, as its checks want run_code: there is no container" in said.err
+    assert "scenarios/code.yaml: cannot run here, as it needs run_code: there is no container" in said.err
+    plan = "plan: [{id: a, tool: run_code, args: {language: python, code: '1'}}]"
+    (project / "scenarios/code.yaml").write_text(f"goal: x\n{plan}\nanswer: a\n", "utf-8")
+    assert "SKIP code\n  run_code: there is no container engine at" in ori("test", "code").out
 
 
 def test_a_folder_without_scenarios_is_an_error(project: Path, ori: Ori) -> None:

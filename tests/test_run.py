@@ -65,6 +65,19 @@ async def test_a_goal_becomes_a_plan_workers_run_it_in_parallel_and_the_answer_c
     assert "a = 42" in said and "b = 42" in said
 
 
+def test_a_user_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def unknown(number: int) -> Any:
+        raise KeyError(number)
+
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    for name in ("HOME", "XDG_STATE_HOME", "DOCKER_HOST"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ConfigError, match="no home folder to keep runs in: set XDG_STATE_HOME"):
+        Orchestrator(model="m")
+    made = Orchestrator.from_project(tmp_path)
+    assert all("home" not in made.catalog.tool(name).missing() for name in made.catalog.tool_names)
+
+
 @pytest.mark.parametrize(
     "plan",
     [

@@ -260,6 +260,15 @@ class TestTheEngine:
         monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/s")
         assert "does not answer" in engine.missing()
 
+    def test_without_its_library_the_command_names_the_extra(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setitem(sys.modules, "docker", None)
+        monkeypatch.setattr("os.geteuid", lambda: 0)
+        monkeypatch.setattr("shutil.which", lambda name: name)
+        assert cli.main(["sandbox", "build"]) == 1
+        assert "pip install 'ori-orchestrator[sandbox]'" in capsys.readouterr().err
+
     async def test_one_that_goes_away_is_an_error_in_words(
         self, opened: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -42,9 +42,8 @@ class Settings(BaseModel):
 
 
 def _missing(settings: Settings) -> str:
-    if settings.api_key is None:
-        return f"no key: set {KEY} in the environment or in .env (Tavily gives one at app.tavily.com)"
-    return not_installed("search", "tavily")
+    key = f"no key: set {KEY} in the environment or in .env (Tavily gives one at app.tavily.com)"
+    return "; ".join(filter(None, ("" if settings.api_key else key, not_installed("search", "tavily"))))
 
 
 toolset = Toolset(settings=Settings, missing=_missing)

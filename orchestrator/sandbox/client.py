@@ -27,11 +27,11 @@ def connect() -> APIClient:
     Raises:
         ToolError: There is none, or it does not answer.
     """
+    if why := engine.missing():
+        raise ToolError(f"no code can be run: {why}")
     from docker import APIClient
     from docker.utils import kwargs_from_env
 
-    if why := engine.missing():
-        raise ToolError(f"no code can be run: {why}")
     given: dict[str, Any] = {"base_url": engine.address(), "timeout": _CONTROL, **kwargs_from_env()}
     return APIClient(**given)
 

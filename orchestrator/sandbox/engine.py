@@ -42,5 +42,5 @@ def _sockets() -> list[Path]:
     return [
         Path("/var/run/docker.sock"),
         Path(runtime, "docker.sock"),  # an engine without root
-        Path.home() / ".docker/run/docker.sock",  # Docker Desktop
+        Path(os.environ.get("HOME", "/"), ".docker/run/docker.sock"),  # Docker Desktop
     ]

@@ -48,7 +48,7 @@ def run(args: Namespace) -> Report:
         return run_to_end(orchestrator, handle, args, asker=asker)
     scenario = orchestrator.catalog.scenario(args.scenario)
     if args.replay != "all" and (lacking := _lacking(orchestrator, scenario)):
-        raise scenario.error(f"cannot run here, as its checks want {lacking}", ("checks",))
+        raise scenario.error(f"cannot run here, as it needs {lacking}")
     params = parse_params(args.set)
     offline = not (args.live or orchestrator.settings.configured or scenario.recording is None)
     replay: bool | Literal["all"] = "all" if args.replay == "all" else bool(args.replay) or offline
@@ -321,8 +321,9 @@ async def _test(orchestrator: Orchestrator, name: str, live: bool, interrupt: In
 
 
 def _lacking(orchestrator: Orchestrator, scenario: Scenario) -> str:
-    """Say which of the tools that a scenario must call this machine cannot offer, and what mends that."""
+    """Say which of the tools that a scenario surely calls this machine cannot offer, and what mends that."""
     catalog = orchestrator.catalog
-    wanted = {name for check in scenario.checks if isinstance(check, ToolsCheck) for name in check.tools.called}
+    wanted = {subtask.tool for subtask in scenario.plan if subtask.tool}
+    wanted |= {name for check in scenario.checks if isinstance(check, ToolsCheck) for name in check.tools.called}
     missing = {name: catalog.tool(name).missing() for name in sorted(wanted.intersection(catalog.tool_names))}
     return "; ".join(f"{name}: {why}" for name, why in missing.items() if why)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
@@ -157,7 +158,12 @@ class TestTheKey:
         for settings in ({}, {"search": {"api_key": "${TAVILY_API_KEY}"}}):
             bench.configure(**settings)
             assert bench.tools["web_search"].missing().startswith("no key: set TAVILY_API_KEY in the environment")
+        monkeypatch.setitem(sys.modules, "tavily", None)
+        install = "tavily not installed: pip install 'ori-orchestrator[search]'"
+        assert bench.tools["web_search"].missing().endswith(f"app.tavily.com); {install}")
         bench.configure(search={"api_key": KEY})
+        assert bench.tools["web_search"].missing() == install
+        monkeypatch.delitem(sys.modules, "tavily")
         assert not bench.tools["web_search"].missing()
 
     def test_the_environment_can_hold_it(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
