@@ -284,7 +284,9 @@ def test_what_is_asked_is_not_drawn_over_afterwards(monkeypatch: pytest.MonkeyPa
                     pass
 
     *_, before, after = screen(asking(), asker).split("\x1b[?25l")
-    assert "汇总" in before, "the tree stays above the question"
+    drawn = before.rpartition("汇总")[0].rpartition("\x1b[2K")[2]
+    erased = before.rpartition("汇总")[2].count("\x1b[2K")
+    assert erased > drawn.count("\n") > 0, "no tree stands still above the question, and looks live"
     assert "\x1b[1A" not in after.partition("汇总")[0], "the next frame is drawn below it"
 
 

@@ -133,7 +133,7 @@ def _help(question: ApprovalAsked) -> str:
     if question.expects == "either":
         return "y: accept it · n: no · a TEXT: this instead · later"
     change = "" if question.parameters is None else "e JSON: yes, with these arguments · "
-    return f"y: yes · n WHY: no · {change}later: leave it in `ori inbox`"
+    return f"y: yes · n WHY: no · {change}later: `ori inbox`"
 
 
 def _worded(question: ApprovalAsked) -> str:

@@ -92,10 +92,9 @@ async def _watch_live(
 
     @contextmanager
     def aside() -> Iterator[None]:
-        """Leave what is drawn standing, and go on drawing below what is written meanwhile."""
-        live.update(Group(), refresh=True)  # a restart moves the cursor up by the height of what was drawn last
+        """Take the tree away, which would stand still and look live, and go on below what is written meanwhile."""
+        live.update(Group(), refresh=True)
         live.stop()
-        console.print(draw(None))
         try:
             yield
         finally:
