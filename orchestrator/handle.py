@@ -22,6 +22,7 @@ from orchestrator.inbox import give_word
 from orchestrator.journal import Signal
 from orchestrator.journal.log import RunLog, Subscription
 from orchestrator.messages import Json
+from orchestrator.models.replay import Further, is_cut_off
 from orchestrator.order import House, Order, Resumption
 from orchestrator.past import Past
 from orchestrator.people import PROGRAM, People
@@ -100,24 +101,11 @@ class RunHandle:
             await self._stack.enter_async_context(self._house.journal.own(self.run_id))
             if self._resumed:
                 await self._read(self._resumed)
-            await self._stack.enter_async_context(self.people.open())
-            prepared = self._prepared = Preparation(
-                self._house,
-                self.order,
-                self._resumed,
-                self._past,
-                self._log,
-                self.people,
-                self._resources,
-                self._home,
-                self.workspace,
-            )
-            context = await prepared.context(self._stack)
+            await self._stack.enter_async_context(self.people.open(self._recorded_words()))
+            context = await self._prepare(self._resumed, self._stack)
             if self._followed:
                 self._events = self._log.subscribe(passing=self.passing)
-            first = [prepared.started(context)] if self._resumed is None else self._going_on(self._resumed, context)
-            for event in first:
-                self._past.apply(self._log.add(event))
+            self._begin(self._resumed, context)
             for error in self._house.catalog.unreadable:
                 self._log.add(Warned(text=f"tools are missing: {error}"))
             for text in context.offer.missing:
@@ -138,6 +126,26 @@ class RunHandle:
         if self._task is not None:
             self._task.cancel()
         await self._stack.aclose()
+
+    async def _prepare(self, resumed: Resumption | None, stack: AsyncExitStack) -> RunContext:
+        self._prepared = Preparation(
+            self._house,
+            self.order,
+            resumed,
+            self._past,
+            self._log,
+            self.people,
+            self._resources,
+            self._home,
+            self.workspace,
+        )
+        return await self._prepared.context(stack)
+
+    def _begin(self, resumed: Resumption | None, context: RunContext) -> None:
+        """Record that the run begins, or goes on."""
+        first = [self._prepared.started(context)] if resumed is None else self._going_on(resumed, context)
+        for event in first:
+            self._past.apply(self._log.add(event))
 
     def __aiter__(self) -> AsyncIterator[Event]:
         if self._task is None:
@@ -216,12 +224,41 @@ class RunHandle:
         What stops the record itself is returned, not raised: a task that raises would cancel whoever waits for it.
         """
         try:
-            return await self._recorded(context)
+            result = await self._recorded(context)
+            for further in self._recorded_further():
+                if self._parking or is_cut_off(result):
+                    break
+                result = await self._go_further(further)
+            return result
         except OriError as error:
             return error
         finally:
             context.workspace.close()
             self._log.close()
+
+    def _recorded_words(self) -> dict[str, Signal]:
+        """Return what people said in the run that this one replays."""
+        words = self.order.recording.words if self.order.recording else {}
+        return {
+            key: Signal(run=self.run_id, key=key, kind=word.word, by=word.by, at=0.0, data=word.data)
+            for key, word in words.items()
+        }
+
+    def _recorded_further(self) -> Sequence[Further]:
+        """Return how the run that this one replays went on after its end, as far as this one has not."""
+        done = sum(isinstance(e, PlanReopened) or (isinstance(e, RunResumed) and bool(e.message)) for e in self.before)
+        return self.order.recording.further[done:] if self.order.recording else ()
+
+    async def _go_further(self, further: Further) -> RunResult:
+        """Let the run go on after its end."""
+        self._past = Past.of(await self._house.journal.events(self.run_id))
+        resumed = Resumption(run=self.run_id, message=further.further, retry=bool(further.again), again=further.again)
+        async with AsyncExitStack() as stack:
+            context = await self._prepare(resumed, stack)
+            stack.callback(context.workspace.close)
+            self._begin(resumed, context)
+            self._ending = False
+            return await self._recorded(context)
 
     async def _recorded(self, context: RunContext) -> RunResult:
         course = Course(context, self.order, self._house.journal)
@@ -291,7 +328,7 @@ class RunHandle:
     def _to_retry(self, resumed: Resumption) -> tuple[str, ...]:
         """Return the subtasks that are tried again."""
         planner = self._past.plans.get(self.order.root)
-        return planner.plan.to_retry(resumed.first) if resumed.retry and planner else ()
+        return resumed.again or (planner.plan.to_retry(resumed.first) if resumed.retry and planner else ())
 
     def _going_on(self, resumed: Resumption, context: RunContext) -> Iterator[Event]:
         past, root = self._past, self.order.root

@@ -119,6 +119,11 @@ class Order:
             fields["plan"] = read_given(Delegate, said, "plan")
         return cls(goal=goal, **fields)
 
+    @property
+    def recording(self) -> Recording | None:
+        """What it is replayed from."""
+        return self.model.recording if isinstance(self.model, ReplayModel) else None
+
     def frozen(self) -> dict[str, Any]:
         """Return as JSON what `run.started` does not say in a field of its own; see `of`."""
         return {
@@ -187,6 +192,8 @@ class Resumption:
     """Try again what did not succeed; the run has ended."""
     first: str | None = None
     """Try this subtask again, and all that comes after it."""
+    again: tuple[str, ...] = ()
+    """Subtasks to try again, where a recording says which."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,6 +49,8 @@ class People:
         self.waiting: dict[str, ApprovalAsked] = {}
         """What was asked and has no answer, by key."""
         self._words: dict[str, Signal] = {}
+        self._recorded: Collection[str] = ()
+        """Questions whose word comes from a recording."""
         self._asking: dict[str, asyncio.Task[None]] = {}
         self._group = asyncio.TaskGroup()
         self._read = 0
@@ -58,12 +60,17 @@ class People:
 
     @property
     def reachable(self) -> bool:
-        """Whether a question can come to anybody: here, or where the log is kept."""
-        return self.attended or self._journal.durable
+        """Whether a question can come to anybody: here, or where the log is kept; or came to somebody once."""
+        return self.attended or self._journal.durable or bool(self._recorded)
 
     @asynccontextmanager
-    async def open(self) -> AsyncIterator[None]:
-        """Listen to people inside the block."""
+    async def open(self, recorded: Mapping[str, Signal]) -> AsyncIterator[None]:
+        """Listen to people inside the block.
+
+        Args:
+            recorded: What people said when the run was recorded that this one replays, by key.
+        """
+        self._words, self._recorded = dict(recorded), recorded.keys()
         signals = await self._journal.signals(self._log.run)
         self._read = len(signals)
         for signal in signals:
@@ -113,11 +120,11 @@ class People:
     def ask(self, question: ApprovalAsked) -> None:
         """Put a question, unless it was put or answered before the run was interrupted."""
         key = question.key
-        if key in self._words:
+        if key in self._words and key not in self._recorded:
             return
         if key not in self.waiting:
             self.waiting[key] = self._log.add(question)
-        if self._approve is not None and key not in self._asking:
+        if self._approve is not None and key not in self._asking and key not in self._words:
             self._asking[key] = self._group.create_task(self._put(self._approve, self.waiting[key]))
 
     def answered(self, keys: Iterable[str]) -> bool:

@@ -119,7 +119,7 @@ class Preparation:
             offer=offer,
             deps=house.deps,
             params=order.params,
-            recording=order.model.recording if isinstance(order.model, ReplayModel) and order.model.tools else None,
+            recording=order.recording if isinstance(order.model, ReplayModel) and order.model.tools else None,
             preview=order.preview,
             constraints=past.constraints,
             formatted_goal=FormattedGoal.model_validate(past.formatted_goal) if past.formatted_goal else None,

@@ -6,14 +6,20 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from orchestrator.errors import ConfigError
 from orchestrator.events import (
     ApprovalAsked,
     ArtifactStored,
+    ChangesUndone,
     Event,
     MessageAppended,
     ModelFailed,
     ModelReplied,
+    PlanReopened,
+    RunEnded,
+    RunResumed,
     RunStarted,
+    SignalTaken,
     ToolReturned,
     ToolStarted,
     VariableSet,
@@ -23,6 +29,7 @@ from orchestrator.models.replay import (
     SCRIPTED,
     SHOWN,
     Asked,
+    Further,
     Header,
     Line,
     Observed,
@@ -30,6 +37,8 @@ from orchestrator.models.replay import (
     RecordedReply,
     Recording,
     ToolLine,
+    Word,
+    is_cut_off,
 )
 
 Content = Callable[[ArtifactStored], bytes | None]
@@ -52,6 +61,9 @@ def record(
         note: For the header.
         project: What inputs are named relative to.
         content: Looks up what tools wrote; None: what came of tool calls is not recorded.
+
+    Raises:
+        ConfigError: A person let the run go on in a way that no replay can repeat.
     """
     recorder = _Recorder(project, content)
     for event in events:
@@ -77,6 +89,12 @@ class _Recorder:
         """By path: what its tools changed since the last one returned."""
         self.returned: dict[str, tuple[ToolReturned, list[ArtifactStored | VariableSet]]] = {}
         self.read: dict[str, Message] = {}
+        self.words: dict[str, Word] = {}
+        self.further: list[Further] = []
+        self.ended: RunEnded | None = None
+        """The last end."""
+        self.cut_off = ""
+        """Why no replay comes to where the run stood at its last end."""
 
     def take(self, event: Event) -> None:
         """Take the next event in."""
@@ -101,6 +119,28 @@ class _Recorder:
                 self.changed[event.path].append(event)
             case ToolReturned():
                 self.returned[event.key] = event, self.changed.pop(event.path, [])
+            case SignalTaken(signal="approve" | "deny" | "answer" as word):
+                self.words[event.key] = Word(key=event.key, word=word, by=event.by, data=event.data)
+            case RunEnded(result=result):
+                self.ended = event
+                self.cut_off = f"stopped ({result.stop_reason})" if is_cut_off(result) else ""
+            case ChangesUndone() if self.ended:
+                self.cut_off = "undone"
+            case RunResumed():
+                self.ended = None
+                if event.message is not None:
+                    self._go_on(event, Further(further=event.message))
+            case PlanReopened():
+                self._go_on(event, Further(further=None, again=event.ids))
+
+    def _go_on(self, event: Event, further: Further) -> None:
+        """Note how the run went on after its end, which a replay comes to only where nothing was cut off there."""
+        if self.cut_off:
+            raise ConfigError(
+                f"run {event.run} cannot be recorded: with event {event.seq} it went on from where it was "
+                f"{self.cut_off}, and no replay comes to that point"
+            )
+        self.further.append(further)
 
     def recording(self, scenario: str, note: str) -> Recording:
         """Return what was taken in as a recording."""
@@ -117,7 +157,7 @@ class _Recorder:
         )
         lines = {key: self._line(answer) for key, answer in self.answers.items()}
         tools = {key: self._tool_line(key) for key in self.returned if key in self.called} if self.content else {}
-        return Recording(header, lines, tools)
+        return Recording(header, lines, tools, self.words, self.further)
 
     def _asked(self, started: RunStarted) -> Asked:
         order = started.order

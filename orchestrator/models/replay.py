@@ -1,9 +1,9 @@
-"""Recordings: what models (and tools) said in a run, by key, written from its log; and what answers from them."""
+"""Recordings: what models, people (and tools) said in a run, written from its log; and what answers from them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -13,9 +13,10 @@ import orjson
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
 
 from orchestrator.errors import ConfigError, ModelError, ReplayMiss, nearest
-from orchestrator.failure import Failure, FailureKind
+from orchestrator.failure import RULES, Failure, FailureKind
 from orchestrator.messages import Delta, Reply, Request, ToolCall, Usage
 from orchestrator.models.tokens import default_output
+from orchestrator.results import RunResult
 
 SCRIPTED = "scripted"
 """Who said the replies of a recording that was written by hand."""
@@ -34,6 +35,12 @@ def observed_hash(text: str) -> str:
 
 def _json_text(value: Any) -> str:
     return value if isinstance(value, str) else orjson.dumps(value).decode()
+
+
+def is_cut_off(result: RunResult) -> bool:
+    """Whether something outside stopped a run: an outage, or a person. Its replay does not stop there."""
+    outage = result.stop_reason == "model_unavailable" and result.failure and RULES[result.failure.kind].ends == "run"
+    return bool(outage) or result.status == "cancelled"
 
 
 class _Strict(BaseModel):
@@ -152,13 +159,34 @@ class ToolLine(_Strict):
     """What it set; null: it deleted the variable."""
 
 
+class Word(_Strict):
+    """What a person said of a call or a result that waited."""
+
+    key: str
+    word: Literal["approve", "deny", "answer"]
+    by: str
+    data: dict[str, Any] = {}
+
+
+class Further(_Strict):
+    """How a person let the run go on after it had ended: with a message, or by trying subtasks again."""
+
+    further: str | None
+    """The message."""
+    again: tuple[str, ...] = ()
+    """Ids of the subtasks."""
+
+
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """The replies of one run by key, and what came of its tool calls where that was recorded, too."""
+    """The replies of one run by key, what people said, and what came of its tool calls where that was recorded, too."""
 
     header: Header
     lines: Mapping[str, Line] = field(default_factory=dict)
     tools: Mapping[str, ToolLine] = field(default_factory=dict)
+    words: Mapping[str, Word] = field(default_factory=dict)
+    """In the order in which they were acted on."""
+    further: Sequence[Further] = ()
     file: str = ""
     """Where it was read from."""
 
@@ -174,31 +202,30 @@ class Recording:
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"the recording cannot be read: {error}", file=path) from None
         header: Header | None = None
-        lines: dict[str, Line] = {}
-        tools: dict[str, ToolLine] = {}
+        further: list[Further] = []
+        keyed: dict[type[_Keyed], dict[str, Any]] = {Line: {}, ToolLine: {}, Word: {}}
         for number, text in enumerate(texts, 1):
             if not text.strip():
                 continue
             if header is None:
                 header = _read(Header, text, path, number)
                 continue
-            line = _read(ToolLine, text, path, number) if _is_of_tool(text) else _read(Line, text, path, number)
-            if line.key in lines or line.key in tools:
+            line = _read(_kind(text), text, path, number)
+            if isinstance(line, Further):
+                further.append(line)
+            elif line.key in (known := keyed[type(line)]):
                 raise ConfigError(f"the key {line.key!r} is there twice", file=path, line=number)
-            if isinstance(line, Line):
-                lines[line.key] = line
             else:
-                tools[line.key] = line
+                known[line.key] = line
         if header is None:
             raise ConfigError("the recording is empty; its first line is the header", file=path)
-        return cls(header, lines, tools, str(path))
+        return cls(header, keyed[Line], keyed[ToolLine], keyed[Word], further, str(path))
 
     def dump(self) -> str:
         """Return the recording as JSON lines."""
         lines = [self.header.model_dump(mode="json", exclude={"asked"} if self.header.asked is None else None)]
-        lines += [
-            line.model_dump(mode="json", exclude_defaults=True) for line in (*self.lines.values(), *self.tools.values())
-        ]
+        said = (*self.lines.values(), *self.tools.values(), *self.words.values(), *self.further)
+        lines += [line.model_dump(mode="json", exclude_defaults=True) for line in said]
         return "".join(orjson.dumps(line).decode() + "\n" for line in lines)
 
     def came_of(self, key: str, tool: str, arguments: str) -> ToolLine:
@@ -233,12 +260,17 @@ def _json(text: str) -> Any:
         return text
 
 
-def _is_of_tool(text: str) -> bool:
+_Keyed = Line | ToolLine | Word
+
+
+def _kind(text: str) -> type[_Keyed | Further]:
+    """Return what a line is, by the field that only its kind has."""
     data = _json(text)
-    return isinstance(data, dict) and "tool" in data
+    named: dict[str, type[_Keyed | Further]] = {"tool": ToolLine, "word": Word, "further": Further}
+    return next((kind for name, kind in named.items() if isinstance(data, dict) and name in data), Line)
 
 
-_Kind = TypeVar("_Kind", Header, Line, ToolLine)
+_Kind = TypeVar("_Kind", bound=_Strict)
 
 
 def _read(kind: type[_Kind], text: str, path: str | Path, number: int) -> _Kind:
