@@ -119,6 +119,18 @@ def test_a_page_long_message_is_told_in_short() -> None:
     assert len(classify(500, {}, json.dumps(message("Input should be … " * 900))).message) < 400
 
 
+@pytest.mark.parametrize(
+    "asked",
+    ["Mon, 01 Jan 99999999999999999999 00:00:00 GMT", "Mon, 01 Jan 2020 00:00:00 +99999999999", "nan", "inf", "soon"],
+)
+def test_a_wait_that_nobody_can_read_is_none(asked: str) -> None:
+    assert classify(429, {"retry-after": asked}, "{}").retry_after is None
+
+
+def test_a_code_that_is_no_status_is_no_status() -> None:
+    assert of(200, message("gone", code="9" * 5000)) is K.overloaded
+
+
 @given(st.sampled_from([200, 204, 302, 400, 404, 418, 429, 500]), st.text())
 def test_any_answer_gets_a_kind_and_words(status: int, body: str) -> None:
     assert classify(status, {}, body).message

@@ -14,6 +14,7 @@ from orchestrator.failure import Failure, FailureKind
 from orchestrator.memory import SHORT_TERM, Memory, Owner, Recollection
 from orchestrator.memory.sqlite import _READ_AT_MOST, SqliteMemory, insert
 from orchestrator.models.embedding import OpenAIEmbedder
+from orchestrator.testing import ScriptedServer
 
 MIRA, TOM, MORNING = Owner(user="mira"), Owner(user="tom"), Owner(session="morning")
 
@@ -293,3 +294,20 @@ async def test_a_run_of_nobody_remembers_nothing_and_says_so(store: SqliteMemory
 async def test_a_secret_is_not_kept(store: SqliteMemory) -> None:
     run = Recollection(store, MIRA, "r1", redact=lambda text: text.replace("s3cret", "[redacted]"))
     assert (await run.remember("the key is s3cret")).text == "the key is [redacted]"
+
+
+async def test_memories_are_not_sent_on_to_where_a_server_for_embeddings_points() -> None:
+    async with ScriptedServer([]) as other:
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            there = f"Location: {other.base_url}/embeddings\r\n".encode()
+            writer.write(b"HTTP/1.1 307 Moved\r\nConnection: close\r\nContent-Length: 0\r\n" + there + b"\r\n")
+            await writer.drain()
+            writer.close()
+
+        async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+            embedder = OpenAIEmbedder("e", base_url=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1")
+            with pytest.raises(ModelError, match="307"):
+                await embedder.embed(["a secret"])
+        assert other.connections_made == 0

@@ -151,9 +151,19 @@ async def test_ids_are_unique_within_the_conversation() -> None:
 # usage
 
 
-@pytest.mark.parametrize("reported", [None, {"prompt_tokens": 0, "completion_tokens": 0}])
+@pytest.mark.parametrize(
+    "reported",
+    [
+        None,
+        {"prompt_tokens": 0, "completion_tokens": 0},
+        {"prompt_tokens": float("nan"), "completion_tokens": float("inf")},
+        {"prompt_tokens": 10**40, "completion_tokens": -5},
+        {"prompt_tokens": 90},
+    ],
+    ids=["none", "zeros", "no numbers", "absurd", "of the prompt only"],
+)
 @pytest.mark.parametrize("listening", [False, True])
-async def test_missing_usage_is_estimated_and_marked(listening: bool, reported: dict[str, int] | None) -> None:
+async def test_missing_usage_is_estimated_and_marked(listening: bool, reported: dict[str, float] | None) -> None:
     """B56: a streamed run counts its tokens, whether or not the server reports them."""
     known = text("你好" * 40, usage={"prompt_tokens": 90, "completion_tokens": 55})
     async with serving(text("你好" * 40, usage=reported), known) as (model, server):

@@ -255,6 +255,7 @@ def test_only_what_the_request_had_can_be_refused() -> None:
         ("<400> InternalError.Algo.InvalidParameter: Range of input length should be [1, 30720]", 30720),
         ("invalid params, context window exceeds limit (2013)", None),
         ("litellm.ContextWindowExceededError: ...", None),
+        (f"maximum context length is {'9' * 5000} tokens", 999_999_999_999),
     ],
 )
 def test_the_window_that_an_overflow_names_is_read(said: str, tokens: int | None) -> None:

@@ -10,6 +10,7 @@ from pydantic import BaseModel, FiniteFloat, ValidationError
 
 from orchestrator.errors import ModelError
 from orchestrator.failure import Failure, FailureKind
+from orchestrator.models.httpclient import open_http_client, withheld_headers
 
 _ONCE: dict[str, Any] = {"timeout": 10.0, "max_retries": 0}
 """Seconds, and no more tries: whoever asks has another way to rank."""
@@ -57,8 +58,16 @@ class OpenAIEmbedder:
         from openai import AsyncOpenAI, OpenAIError
 
         body = {"model": self.model, "input": list(texts), "encoding_format": "float"}
+        key = self._key or "none"
+        headers = withheld_headers(self._base_url, key)
         try:
-            async with AsyncOpenAI(base_url=self._base_url, api_key=self._key or "none", **_ONCE) as client:
+            async with AsyncOpenAI(
+                base_url=self._base_url,
+                api_key=key,
+                default_headers=headers,
+                http_client=open_http_client(),
+                **_ONCE,
+            ) as client:
                 answer = await client.post("/embeddings", body=body, cast_to=str)
             items = sorted(_Answer.model_validate_json(answer).data, key=lambda item: item.index)
         except OpenAIError as error:

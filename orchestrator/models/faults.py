@@ -110,6 +110,9 @@ def classify(status: int, headers: Mapping[str, str], body: str) -> Failure:
         headers: Looked at for the wait that the server asks for.
         body: JSON of any shape, a web page, plain text, or a part of these.
     """
+    if 300 <= status < 400:
+        to = next((value for name, value in headers.items() if name.lower() == "location"), "nowhere")
+        return Failure(FailureKind.not_json, _worded(FailureKind.not_json, status, f"it sends on to {_short(to)}"))
     failure = _failure(status, body)
     seconds = _asked_wait(headers)
     if seconds is None:
@@ -142,7 +145,7 @@ def _kind(status: int, error: _Error) -> FailureKind:
         if re.search(pattern, words, re.IGNORECASE):
             return kind
     if status < 400:  # the error came with 200: its code is the status, if it is one
-        status = int(error.code) if error.code.isascii() and error.code.isdigit() else 500
+        status = int(error.code) if re.fullmatch(r"[1-9][0-9]{2}", error.code) else 500
     if status == 404:
         return FailureKind.auth if "model" in words.lower() else FailureKind.not_json
     return _BY_STATUS.get(status, FailureKind.overloaded if status >= 500 else FailureKind.invalid_request)
@@ -216,6 +219,6 @@ def _asked_wait(headers: Mapping[str, str]) -> float | None:
 def _date(text: str) -> datetime | None:
     try:
         date = parsedate_to_datetime(text)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     return date if date.tzinfo else date.replace(tzinfo=UTC)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import AsyncIterator
 from functools import cache
 from typing import TYPE_CHECKING, Any
+
+from orchestrator.errors import ConfigError
 
 if TYPE_CHECKING:
     from ssl import SSLContext
 
     import httpx2
 
+_LARGEST = 1 << 26
+"""Bytes of an answer: 64 MB. The longest ones of models, streamed token by token, have half of that."""
 _MERGED = {"headers", "timeout", "params", "content", "files"}
 """What the openai client gives for a body of bytes; `params` and `files` are None."""
 
@@ -17,7 +23,8 @@ _MERGED = {"headers", "timeout", "params", "content", "files"}
 def open_http_client() -> httpx2.AsyncClient:
     """Return an HTTP client that takes a request as the openai client made it.
 
-    That has merged defaults and parsed the address already; once more takes a twentieth of a turn.
+    That has merged defaults and parsed the address already; once more takes a twentieth of a turn. Nothing is sent on
+    to where a server redirects: prompts, and keys in headers of their own, are for nobody but the server in `base_url`.
     """
     import httpx2
     import openai
@@ -32,10 +39,55 @@ def open_http_client() -> httpx2.AsyncClient:
                 headers=given["headers"],
                 cookies=self.cookies,
                 content=given["content"],
-                extensions={"timeout": given["timeout"].as_dict()},
+                extensions={"timeout": httpx2.Timeout(given["timeout"]).as_dict()},
             )
 
-    return Connections(verify=_tls())
+    class Bounded(httpx2.AsyncByteStream):
+        def __init__(self, stream: httpx2.AsyncByteStream) -> None:
+            self.stream = stream
+
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            size = 0
+            async for part in self.stream:
+                size += len(part)
+                if size > _LARGEST:
+                    raise httpx2.ReadError(f"more than {_LARGEST >> 20} MB came")
+                yield part
+
+        async def aclose(self) -> None:
+            await self.stream.aclose()
+
+    async def bound(response: httpx2.Response) -> None:
+        assert isinstance(response.stream, httpx2.AsyncByteStream)
+        response.stream = Bounded(response.stream)
+
+    return Connections(verify=_tls(), follow_redirects=False, event_hooks={"response": [bound]})
+
+
+def is_of_environment(base_url: str | None) -> bool:
+    """Whether a server is the one that keys and headers of the environment are for."""
+    return base_url in (None, os.environ.get("OPENAI_BASE_URL"))
+
+
+def withheld_headers(base_url: str | None, key: str) -> dict[str, Any]:
+    """Return headers that keep from any other server what the openai client would send it of the environment.
+
+    Args:
+        base_url: Of the server, as it was given.
+        key: The server's own.
+    """
+    from openai import omit
+
+    if is_of_environment(base_url):
+        return {}
+    headers: dict[str, Any] = {"OpenAI-Organization": omit, "OpenAI-Project": omit}
+    for line in os.environ.get("OPENAI_CUSTOM_HEADERS", "").split("\n"):
+        name = line.partition(":")[0].strip()
+        if name.lower() == "authorization":
+            headers["Authorization"] = f"Bearer {key}"
+        elif name:
+            headers[name] = omit
+    return headers
 
 
 @cache
@@ -50,4 +102,12 @@ def _tls() -> SSLContext:
     """Return the one TLS context of this process: reading the certificates takes 80 ms."""
     import httpx2
 
-    return httpx2.create_ssl_context()
+    try:
+        return httpx2.create_ssl_context()
+    except OSError as error:  # an SSLError is one
+        given = ", ".join(f"{name}={os.environ[name]}" for name in _CERTIFICATES if name in os.environ)
+        raise ConfigError(f"the certificates in {given or 'the system'} cannot be read: {error}") from None
+
+
+_CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
+"""Environment variables that name the certificates to trust."""

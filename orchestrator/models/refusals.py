@@ -23,6 +23,8 @@ _REFUSING = (
 )
 _NEAR = 160
 """Characters between a name and the words that refuse it."""
+_LONGEST_NUMBER = 12
+"""Digits of a count of tokens that are read."""
 _NEVER_LEFT_OUT = frozenset({"model", "messages", "tools"})
 _OWN_FIELDS = frozenset({"role", "content", "tool_calls"})
 _ALSO_WORDS = frozenset({"not", "if", "format", "default", "const", "contains", "title", "examples"})
@@ -99,7 +101,7 @@ _ANSWER = (
 def _number(patterns: Sequence[str], said: str) -> int | None:
     for pattern in patterns:
         if found := re.search(pattern, said, re.IGNORECASE):
-            return int(found[1].replace(",", ""))
+            return int(found[1].replace(",", "")[:_LONGEST_NUMBER])
     return None
 
 

@@ -20,6 +20,8 @@ _PLAIN_FIELDS = frozenset({"role", "content", "tool_calls", "function_call", "re
 """Fields of a message that are read, or that no server wants back; all others go back as they came."""
 _CALL_FIELDS = frozenset({"index", "id", "type", "function", "name", "arguments"})
 """Likewise, of a call."""
+_ABSURD = 10**9
+"""Tokens that no call takes: who reports them has not counted."""
 _LONE = re.compile(r"\\u[dD][89a-fA-F]")
 """Where an escape may be half of a character."""
 _FINISH = {"max_tokens": "length", "model_length": "length", "": "stop"}
@@ -47,12 +49,16 @@ class EventSplitter:
     """Splits the bytes of a stream of server-sent events into the events' data."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._rest: list[bytes] = []  # of a line that has not ended
         self._data: list[bytes] = []
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
         """Take the next bytes, wherever they were cut, and yield the data of each event that ends in them."""
-        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        *lines, rest = chunk.split(b"\n")
+        if lines:
+            lines[0] = b"".join((*self._rest, lines[0]))
+            self._rest.clear()
+        self._rest.append(rest)
         for line in lines:
             line = line.rstrip(b"\r")
             if line.startswith(b"data:"):
@@ -262,7 +268,7 @@ def read_reply(
         content=content,
         calls=_unique(calls, request.key, taken),
         finish_reason=_FINISH.get(finish, finish),
-        usage=_usage(body, sent, price),
+        usage=_usage(body, sent, price, said=bool(content or calls or thought)),
         model=str(body.get("model") or ""),
         reasoning=given if isinstance(given, str) else reasoning or thought,
         extra=extra,
@@ -334,7 +340,7 @@ def _unique(calls: tuple[ToolCall, ...], key: str, taken: Collection[str]) -> tu
     return tuple(unique.values())
 
 
-def _usage(body: Mapping[str, Any], sent: bytes, price: Price | None) -> Usage:
+def _usage(body: Mapping[str, Any], sent: bytes, price: Price | None, *, said: bool) -> Usage:
     usage = _dict(body.get("usage"))
     prompt, completion = _count(usage, "prompt_tokens"), _count(usage, "completion_tokens")
     cached = (
@@ -342,9 +348,9 @@ def _usage(body: Mapping[str, Any], sent: bytes, price: Price | None) -> Usage:
         or _count(usage, "prompt_cache_hit_tokens")
         or _count(usage, "cached_tokens")
     )
-    estimated = prompt == 0
+    estimated = not prompt or (said and not completion)
     if estimated:
-        prompt = estimate_tokens(sent)
+        prompt = prompt or estimate_tokens(sent)
         completion = completion or estimate_tokens(encode(body["choices"][0].get("message")))
     cached = min(cached, prompt)
     return Usage(
@@ -360,4 +366,4 @@ def _usage(body: Mapping[str, Any], sent: bytes, price: Price | None) -> Usage:
 
 def _count(counts: Json, name: str) -> int:
     value = _dict(counts).get(name)
-    return max(0, int(value)) if isinstance(value, int | float) else 0
+    return int(value) if isinstance(value, int | float) and 0 < value < _ABSURD else 0

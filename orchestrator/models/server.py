@@ -19,7 +19,7 @@ from orchestrator.errors import ConfigError, ModelError
 from orchestrator.failure import Failure, FailureKind
 from orchestrator.messages import Delta, Json
 from orchestrator.models.faults import refusal
-from orchestrator.models.httpclient import open_http_client
+from orchestrator.models.httpclient import is_of_environment, open_http_client, withheld_headers
 from orchestrator.models.presets import PresetName, preset_for
 from orchestrator.models.replies import Assembly, read_body
 from orchestrator.models.wire import decode
@@ -71,7 +71,8 @@ class Server:
         preset: PresetName | None,
     ) -> None:
         self.base_url = base_url or os.environ.get("OPENAI_BASE_URL") or "https://api.openai.com/v1"
-        known = base_url in (None, os.environ.get("OPENAI_BASE_URL"))  # a key goes only to the server it is for
+        known = is_of_environment(base_url)  # a key goes only to the server it is for
+        self._given_url = base_url
         self._key = (api_key or (known and os.environ.get("OPENAI_API_KEY")) or "none").strip()
         self.preset = preset_for(self.base_url, preset)
         self.headers = ({self.preset.key_header: self._key} if self.preset.key_header else {}) | dict(headers)
@@ -165,6 +166,7 @@ class Server:
             http_client = open_http_client()
             said = {name: http_client.headers[name] for name in ("Accept-Encoding", "Connection")}
             unsaid: dict[str, Any] = {f"X-Stainless-{name}": omit for name in _OWN_HEADERS}
+            unsaid |= withheld_headers(self._given_url, self._key)
             self._clients[loop] = AsyncOpenAI(
                 api_key=self._key,
                 base_url=self.base_url,
