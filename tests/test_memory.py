@@ -158,6 +158,21 @@ async def test_what_is_forgotten_is_not_found(store: SqliteMemory) -> None:
         await store.forget([2**70])
 
 
+async def test_the_file_holds_nothing_of_what_is_forgotten(store: SqliteMemory) -> None:
+    await add(store, *(f"An ordinary fact, number {n}." for n in range(20)))
+    await add(store, "My code is Zanzibarquokka, 鸳鸯蝴蝶.")
+    (secret,) = [memory for memory in await store.all() if "Zanzibar" in memory.text]
+    held = [b"zanzibarquokka", "鸳鸯".encode()]
+    assert all(word in store.path.read_bytes().lower() for word in held)
+    assert await store.forget([secret.id]) == 1
+    assert not any(word in store.path.read_bytes().lower() for word in held)
+
+
+async def test_an_owner_that_no_file_can_hold_is_an_error_of_the_store(store: SqliteMemory) -> None:
+    with pytest.raises(MemoryStoreError, match="surrogates"):
+        await store.add(Memory(text="a fact", owner=Owner(user="\ud800")))
+
+
 async def test_it_opens_again_and_two_at_a_time_may_write(tmp_path: Path) -> None:
     one, other = SqliteMemory(tmp_path / "m.db"), SqliteMemory(tmp_path / "m.db")
     async with asyncio.TaskGroup() as group:

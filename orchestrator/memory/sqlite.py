@@ -100,7 +100,7 @@ class SqliteMemory:
 
     async def forget(self, ids: Sequence[int]) -> int:
         """Delete memories by id and return how many there were."""
-        return await self._run(lambda db: _delete(db, ids))
+        return await self._run(lambda db: _forget(db, ids))
 
     async def _read(self, where: str, owner: Owner, **values: object) -> list[Memory]:
         given = {"user": owner.user, "session": owner.session, "now": self._clock(), **values}
@@ -129,7 +129,7 @@ class SqliteMemory:
         try:
             with closing(_open(self.path)) as db, db:  # one transaction: all of it, or nothing
                 return work(db)
-        except (sqlite3.Error, OSError, OverflowError) as error:
+        except (sqlite3.Error, OSError, OverflowError, UnicodeError) as error:
             raise MemoryStoreError(f"the memories in {self.path} cannot be read or written: {error}") from error
 
 
@@ -186,6 +186,14 @@ def _delete(db: sqlite3.Connection, ids: Sequence[int]) -> int:
     for id in ids:
         db.execute("DELETE FROM words WHERE rowid = ?", (id,))
         deleted += db.execute("DELETE FROM memory WHERE id = ?", (id,)).rowcount
+    return deleted
+
+
+def _forget(db: sqlite3.Connection, ids: Sequence[int]) -> int:
+    """Delete memories so that the file holds nothing of them; the index only marks words as deleted otherwise."""
+    db.execute("PRAGMA secure_delete = ON")
+    deleted = _delete(db, ids)
+    db.execute("INSERT INTO words(words) VALUES ('optimize')")
     return deleted
 
 
