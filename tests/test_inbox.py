@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import getpass
 import json
 import os
 import pty
@@ -139,6 +140,8 @@ def test_the_run_goes_on_when_somebody_has_said_a_word(
     assert "ori approve" not in ori("show", run).out
     resume(project, run)
     assert sent(project) == delivered
+    if "--edit" in word:
+        assert f"approved by {getpass.getuser()} {rest[-1]}" in ori("show", run).out
 
 
 def test_the_second_word_does_not_count_and_says_so(project: Path, ori: Ori) -> None:

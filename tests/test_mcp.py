@@ -86,12 +86,13 @@ class TestWhatThereIs:
         [
             ({"command": "no-such-program"}, "there is no 'no-such-program'; is it installed?"),
             (bad_day(cwd="nowhere"), "nowhere'; is it installed?"),
+            (bad_day("raise"), "Connection closed; it said: ValueError: 缺少配置"),
             (bad_day("hang", start_timeout=0.5), "it did not start within 0.5 s"),
             (bad_day("quit"), "Connection closed; it said: no key: [redacted]"),
             (bad_day("endless"), "its list of tools does not end after 100 pages"),
             ({"url": "http://127.0.0.1:9/mcp"}, "All connection attempts failed"),
         ],
-        ids=["no program", "no folder", "hangs", "ends", "endless list", "nobody listens"],
+        ids=["no program", "no folder", "raises", "hangs", "ends", "endless list", "nobody listens"],
     )
     async def test_a_server_that_cannot_be_reached_is_named_with_the_reason(
         self, tmp_path: Path, settings: dict[str, Any], words: str

@@ -277,7 +277,7 @@ async def test_a_refused_connection_names_the_address() -> None:
     failure = await failure_of(model)
     await model.aclose()
     assert failure.kind is FailureKind.connection
-    assert server.base_url in failure.message and "is the server running" in failure.message
+    assert server.base_url in failure.message and "(connection refused); is the server running" in failure.message
 
 
 async def test_a_refused_key_names_the_setting_and_never_the_key() -> None:

@@ -1,6 +1,9 @@
+from typing import get_args
+
 import pytest
 from rich import cells
 
+from orchestrator.results import RunResult, StopReason
 from orchestrator.serve import plain
 
 
@@ -29,3 +32,9 @@ def test_columns_line_up_whatever_the_script() -> None:
         "run-2  failed  two lines",
     ]
     assert plain.table(("run",), [], 30, color=True) == "\33[2mrun\33[0m"
+
+
+@pytest.mark.parametrize("reason", get_args(StopReason))
+def test_why_something_ended_is_said_in_words(reason: StopReason) -> None:
+    said = plain.why(RunResult(run_id="r", status="partial", stop_reason=reason))
+    assert len(said.split()) > 1 and "_" not in said.replace("`max_", "")

@@ -311,6 +311,9 @@ class TestInputs:
     def test_a_missing_input_is_told_with_the_nearest_one(self, room: Room, base: Path) -> None:
         with pytest.raises(ConfigError, match=r"'data/sale\.csv' does not exist; did you mean 'sales\.csv'\?"):
             room.workspace.copy_inputs(["data/sale.csv"], base)
+        (base / "data/.hidden").write_text("")
+        with pytest.raises(ConfigError, match=r"does not exist; allowed: (?!.*hidden)"):
+            room.workspace.copy_inputs(["data/nothing-alike"], base)
 
     def test_two_inputs_of_the_same_name_are_refused(self, room: Room, base: Path) -> None:
         (base / "docs/deep/a.txt").write_text("another")

@@ -78,7 +78,8 @@ class Connection:
     def about(self) -> str:
         """Name and version of the server, as it says, and version of the protocol."""
         info = self._client.server_info
-        return f"{f'{info.name} {info.version}' if info else 'nameless'}, protocol {self._client.protocol_version}"
+        named = " ".join(filter(None, (info.name, info.version))) if info else "nameless"
+        return f"{named}, protocol {self._client.protocol_version}"
 
     async def refresh(self, *, anew: bool = False) -> None:
         """List the tools, unless they are known and the server has not said that they changed.
@@ -172,7 +173,7 @@ async def connect(
         except (OSError, MCPError, HTTPError, ValueError, ExceptionGroup) as error:
             late = f"it did not start within {server.start_timeout:g} s"
             why = late if limit.expired() else trace.with_refusal(_words(error))
-            said = redact(await trace.last_words())[-LAST_WORDS:]
+            said = redact(_gist(await trace.last_words()))[-LAST_WORDS:]
             raise ToolError(why + (f"; it said: {said}" if said else "")) from error
         yield Connection(client, trace)
 
@@ -186,6 +187,13 @@ async def _follow_changes(client: Client, stack: AsyncExitStack) -> None:
     if tools and tools.list_changed:
         with suppress(ListenNotSupportedError, MCPError):
             await stack.enter_async_context(client.listen(tools_list_changed=True))
+
+
+def _gist(said: str) -> str:
+    """Return what a program said, of a traceback only how it ends."""
+    before, traceback, rest = said.partition("Traceback (most recent call last):")
+    ends = [line for line in rest.splitlines() if line and not line.startswith((" ", "Traceback"))]
+    return before + ends[-1] if ends else before + traceback + rest
 
 
 def _words(error: BaseException) -> str:

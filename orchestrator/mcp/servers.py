@@ -134,7 +134,7 @@ class Servers:
             connection = await self._connection(server)
         except (ConfigError, ToolError) as error:
             return str(error)
-        return f"{connection.about}, {len(connection.definitions)} tools"
+        return f"{connection.about}, {len(connection.definitions)} tool{'s' * (len(connection.definitions) != 1)}"
 
     async def _connection(self, server: str, *, anew: bool = False) -> Connection:
         """Return an open connection that knows what the server offers now."""

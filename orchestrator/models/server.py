@@ -187,7 +187,9 @@ class Server:
         import aiohttp
 
         chain = list(_causes(error))
-        cause = chain[-1]
+        cause: object = chain[-1]
+        if isinstance(cause, ConnectionRefusedError):  # asyncio says it with the number of the error
+            cause = "connection refused"
         if any(isinstance(link, aiohttp.ConnectionTimeoutError) for link in chain):
             seconds = self._timeout.connect
             return Failure(FailureKind.timeout, f"no connection within {seconds:g} s (`timeout.connect`)")

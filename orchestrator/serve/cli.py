@@ -126,7 +126,7 @@ def parser() -> argparse.ArgumentParser:
     runs = add("runs", "history.runs", "list past runs")
     runs.add_argument("--by", choices=("user", "session"), help="what each of them has used instead")
     show = add("show", "history.show", "show what happened in a run")
-    show.add_argument("run", metavar="RUN")
+    show.add_argument("run", metavar="RUN", nargs="?", help="its id, or a part of it (default: the latest)")
     show.add_argument("--follow", action="store_true", help="show what happens in it until nobody works on it")
     undo = add("undo", "history.undo", "put back what a run, or one subtask of it, changed in its workspace")
     undo.add_argument("run", metavar="RUN")

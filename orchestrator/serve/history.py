@@ -168,8 +168,9 @@ def record(args: Namespace) -> Report:
     recording = recorded(past.events, project=project, content=content if args.tools else None)
     if not recording.lines:
         raise ConfigError(f"run {past.info.run} has no reply of a model; there is nothing to record")
-    tools = f" and {len(recording.tools)} results of tools" if args.tools else ""
-    note = f"{len(recording.lines)} replies{tools}; name the file in the scenario under recording:, then: ori test"
+    tools = f" and {plain.counted(len(recording.tools), 'result')} of tools" if args.tools else ""
+    replies = f"{plain.counted(len(recording.lines), 'answer')} of the model{tools}"
+    note = f"{replies}; name the file in the scenario under recording:, then: ori test"
     text = redact(recording.dump())
     if args.output == STDOUT:
         return Report(data={"recording": text}, text=text.rstrip(), note=note)
@@ -182,12 +183,20 @@ def _read(args: Namespace) -> _Past:
     log = open_log(args.project)
 
     async def read() -> _Past:
-        journal, run = log.journal, await resolve(log.journal, args.run)
+        journal = log.journal
+        run = await resolve(journal, args.run) if args.run else await _latest(journal)
         info, events = await journal.info(run), await journal.events(run)
         waiting = {question.key for question in await journal.questions(run)}
         return _Past(info, events, log.runs / run, waiting, log.redactor().text)
 
     return asyncio.run(read())
+
+
+async def _latest(journal: Journal) -> str:
+    infos = await journal.runs()
+    if not infos:
+        raise ConfigError("there is no run yet; start one: ori solve GOAL")
+    return infos[0].run
 
 
 async def resolve(journal: Journal, named: str) -> str:

@@ -13,6 +13,27 @@ from orchestrator.serve.report import one_line
 
 if TYPE_CHECKING:
     from orchestrator.messages import Usage
+    from orchestrator.results import Outcome, RunResult
+
+_WHY = {
+    "answer": "it answered",
+    "max_turns": "it has used all its turns (`max_turns`)",
+    "repeated_calls": "it repeated itself: the same call with the same result",
+    "tool_failures": "a tool failed in several turns in a row",
+    "empty_replies": "the model answered with nothing",
+    "cut": "the model's answer was cut off (`max_output`)",
+    "invalid_output": "the result has not the form that was asked for",
+    "plan_invalid": "no plan was accepted",
+    "budget": "a limit leaves no room for another model call",
+    "deadline": "its time was up (`timeout`, `time`)",
+    "cancelled": "it was cancelled",
+    "need_failed": "what it comes after did not succeed",
+    "rejected": "a reviewer or a person did not accept it",
+    "model_unavailable": "no model could be asked",
+    "needs_person": "it waits for a person",
+    "bug": "a fault of ours",
+}
+"""Reasons for which something stops, for people."""
 
 
 def table(titles: Sequence[str], rows: Iterable[Sequence[str]], width: int, color: bool) -> str:
@@ -63,6 +84,11 @@ def _width(letter: str) -> int:
     if category(letter) in ("Mn", "Me", "Cf"):
         return 0
     return 2 if east_asian_width(letter) in "WF" else 1
+
+
+def why(end: RunResult | Outcome) -> str:
+    """Say why a run or a subtask ended as it did."""
+    return end.failure.message if end.failure else _WHY[end.stop_reason]
 
 
 def usage_text(usage: Usage) -> str:

@@ -27,7 +27,7 @@ from orchestrator.text.redact import Redactor
 
 if TYPE_CHECKING:
     from orchestrator.events import ApprovalAsked
-    from orchestrator.results import Outcome, RunResult
+    from orchestrator.results import RunResult
     from orchestrator.views.estimate import Estimate
 
 STATUS = {"done": DONE, "failed": FAILED, "partial": NEEDS_A_LOOK, "needs_review": NEEDS_A_LOOK}
@@ -143,8 +143,9 @@ def summary(result: RunResult, checks: Sequence[CheckResult]) -> Iterator[str]:
 
     yield f"{result.status.replace('_', ' ')}: {plain.usage_text(result.usage)}"
     if result.status != "done":
-        yield f"  {result.failure.message if result.failure else result.stop_reason}"
-    yield from (f"  {_ended(outcome)}" for outcome in result.outcomes.values() if outcome.status != "done")
+        yield f"  {plain.why(result)}"
+    ended = [outcome for outcome in result.outcomes.values() if outcome.status != "done"]
+    yield from (f"  {outcome.id} {outcome.status}: {plain.why(outcome)}" for outcome in ended)
     if checks:
         failed = [check for check in checks if not check.passed]
         yield f"checks: {len(checks) - len(failed)} passed, {len(failed)} failed"
@@ -152,10 +153,6 @@ def summary(result: RunResult, checks: Sequence[CheckResult]) -> Iterator[str]:
     for artifact in result.artifacts:
         yield f"  {Path(result.workspace or '') / artifact.path} ({artifact.size:,} bytes)"
     yield f"run {result.run_id}; what happened: ori show {result.run_id}"
-
-
-def _ended(outcome: Outcome) -> str:
-    return f"{outcome.id} {outcome.status}: {outcome.failure.message if outcome.failure else outcome.stop_reason}"
 
 
 def _verdict(check: CheckResult) -> str:

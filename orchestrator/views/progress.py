@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -331,7 +332,7 @@ class Progress:
     def _heed(self, event: SignalTaken) -> None:
         self.questions.pop(event.key, None)
         node = self.node(event.path) if event.path else self.root
-        node.notes.append(" ".join((f"{DONE_BY[event.signal]} {event.by}", *map(str, event.data.values()))))
+        node.notes.append(" ".join((f"{DONE_BY[event.signal]} {event.by}", *map(_said, event.data.values()))))
         if node.state == "waiting":
             node.state, node.result = "running", ""
 
@@ -374,3 +375,7 @@ def _result(end: Outcome | RunResult) -> str:
     if end.answer:
         return end.answer
     return f"{len(end.artifacts)} files" if end.artifacts else end.stop_reason
+
+
+def _said(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

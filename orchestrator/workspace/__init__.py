@@ -64,7 +64,7 @@ class Workspace:
         for path in paths:
             source = base / path
             if not source.exists():
-                siblings = [p.name for p in source.parent.iterdir()] if source.parent.is_dir() else []
+                siblings = sorted(p.name for p in source.parent.glob("[!.]*"))
                 raise ConfigError(f"the input {str(path)!r} does not exist{nearest(source.name, siblings)}", file=base)
             place = self._place_of(source)
             if taken.setdefault(place, source) != source:

@@ -1,8 +1,8 @@
 """An MCP server for tests, in plain Python: it does what real ones do on a bad day. `mcp_server.py [MODE]`
 
 Modes: `hang` says nothing; `garbage` prints what is no protocol first; `quit` ends at once, with a secret on stderr;
-`endless` never ends its list of tools; `stubborn` heeds neither the end of its input nor SIGTERM; `changed`
-has changed `mood` before it starts.
+`raise` does, with a traceback; `endless` never ends its list of tools; `stubborn` heeds neither the end of its input
+nor SIGTERM; `changed` has changed `mood` before it starts.
 """
 
 import base64
@@ -129,6 +129,8 @@ def main() -> None:
         time.sleep(60)
     if MODE == "garbage":
         print("Welcome to the server!\n", flush=True)
+    if MODE == "raise":
+        raise ValueError("缺少配置")
     if MODE == "quit":
         print("no key: sk-0123456789abcdef", file=sys.stderr)
         sys.exit(3)
