@@ -19,7 +19,7 @@ Approve = Callable[[ApprovalAsked], Awaitable["bool | str | Mapping[str, Json] |
 where yes or no was asked, no and why; None: the word will come later, through the handle or from another process."""
 
 PROGRAM = "the program"
-"""Whose word it is that `approve` gives."""
+"""Whose word it is that `approve` gives, unless somebody says who sits there."""
 
 
 class People:
@@ -44,6 +44,8 @@ class People:
     ) -> None:
         self._log, self._journal, self._approve = log, journal, approve
         self._cancelled, self._parked = cancelled, parked
+        self.who = PROGRAM
+        """Whose word it is that `approve` gives."""
         self.attended = approve is not None
         """Somebody in this program answers: the run waits, instead of ending until it is resumed."""
         self.waiting: dict[str, ApprovalAsked] = {}
@@ -61,7 +63,7 @@ class People:
     @property
     def reachable(self) -> bool:
         """Whether a question can come to anybody: here, or where the log is kept; or came to somebody once."""
-        return self.attended or self._journal.durable or bool(self._recorded)
+        return bool(self.attended or self._approve or self._journal.durable or self._recorded)
 
     @asynccontextmanager
     async def open(self, recorded: Mapping[str, Signal]) -> AsyncIterator[None]:
@@ -154,17 +156,18 @@ class People:
         """Ask in this program; what fails there leaves the question open, to whoever finds it in the log."""
         try:
             said = await approve(question)
-            self._asking.pop(question.key, None)
             if said is not None:
                 kind, data = _word(said, question)
-                word = Signal(run=self._log.run, key=question.key, kind=kind, by=PROGRAM, at=self._log.now(), data=data)
+                now = self._log.now()
+                word = Signal(run=self._log.run, key=question.key, kind=kind, by=self.who, at=now, data=data)
                 await self._journal.send(word)
         except Exception as error:  # noqa: BLE001 - the program's own code
             text = f"approve failed for {question.key}: {type(error).__name__}: {error}"
             self._log.add(Warned(path=question.path, text=text))
-            self._asking.pop(question.key, None)
             self.attended = False  # or the run would wait for ever for a program that cannot answer
-            self._changed.set()
+        finally:
+            self._asking.pop(question.key, None)
+            self._changed.set()  # the run may have nothing to wait for any more
 
 
 def kept(data: dict[str, Json]) -> dict[str, Json]:

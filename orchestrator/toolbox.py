@@ -15,7 +15,7 @@ from orchestrator.context import RunContext, record_key
 from orchestrator.conversation import Conversation
 from orchestrator.errors import ReplayMiss, RunStopped, ToolError, nearest
 from orchestrator.events import ToolProgress, ToolReturned, ToolStarted, Warned
-from orchestrator.failure import Failure
+from orchestrator.failure import Failure, FailureKind
 from orchestrator.fences import cut_text, fence
 from orchestrator.fitting import quote
 from orchestrator.gate import Gate
@@ -159,7 +159,7 @@ class Toolbox:
 
     def _deny(self, job: Job, word: Signal) -> None:
         why = str(word.data.get("why") or "")
-        job.refuse(self.context.text("denied", by=word.by, why=why).rstrip())
+        job.refuse(self.context.text("denied", by=word.by, why=why).rstrip(), FailureKind.needs_person)
         job.arguments = None
 
     async def _is_in_doubt(self, job: Job, tool: Tool) -> bool:

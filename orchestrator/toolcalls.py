@@ -67,9 +67,9 @@ class Job:
     read: dict[str, None] = field(default_factory=dict)
     """What strangers may have written of what the tool has read within the run."""
 
-    def refuse(self, why: str) -> None:
+    def refuse(self, why: str, kind: FailureKind = FailureKind.tool_error) -> None:
         """Answer it without running it; counters do not see it."""
-        self.fail(why)
+        self.fail(why, kind)
         self.refused = True
 
     @property

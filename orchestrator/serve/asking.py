@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import getpass
 import json
 import os
 import sys
@@ -21,6 +22,14 @@ if TYPE_CHECKING:
 def interactive() -> bool:
     """Whether a person sits at this terminal."""
     return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def who() -> str:
+    """Return the name of whoever runs this program."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user may have none
+        return f"user {os.getuid()}"
 
 
 class Asker:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import getpass
 import json
 import time
 from argparse import Namespace
@@ -12,7 +11,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import ConfigError, JournalError
-from orchestrator.serve.asking import what, why
+from orchestrator.serve.asking import what, who, why
 from orchestrator.serve.history import resolve
 from orchestrator.serve.report import DONE, FAILED, Report
 
@@ -87,7 +86,7 @@ def cancel(args: Namespace) -> Report:
                 async with journal.own(run):
                     raise ConfigError(f"nobody works on run {run}; there is nothing to cancel")
             except JournalError:
-                await journal.send(Signal(run=run, kind="cancel", by=getpass.getuser(), at=time.time()))
+                await journal.send(Signal(run=run, kind="cancel", by=who(), at=time.time()))
             for _ in range(_TRIES):
                 try:
                     async with journal.own(run):
@@ -112,7 +111,7 @@ def _give(args: Namespace, kind: SignalKind, **data: Any) -> Report:
         async with Orchestrator.from_project(args.project) as orchestrator:
             journal = orchestrator.journal
             run = await resolve(journal, args.run)
-            counts = await give_word(journal, run, args.call, kind, getpass.getuser(), **data)
+            counts = await give_word(journal, run, args.call, kind, who(), **data)
             return counts, next(info for info in await journal.runs() if info.run == run)
 
     signal, info = asyncio.run(give())

@@ -18,7 +18,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.handle import RunHandle
 from orchestrator.run import Orchestrator, Preview
 from orchestrator.serve import planfile
-from orchestrator.serve.asking import Asker, interactive
+from orchestrator.serve.asking import Asker, interactive, who
 from orchestrator.serve.inbox import describe
 from orchestrator.serve.interrupt import Interrupt
 from orchestrator.serve.plain import counted
@@ -82,7 +82,9 @@ def run_to_end(
 ) -> Report:
     """Show a run while it works, and report how it ended."""
     interrupt = Interrupt()
-    handle.attended = asker is not None
+    handle.attended = False  # whoever says `later` answers from elsewhere
+    if asker:
+        handle.people.who = f"{who()} at the terminal"
 
     async def work() -> tuple[RunResult, list[CheckResult], Sequence[ApprovalAsked]]:
         async with orchestrator, handle:
