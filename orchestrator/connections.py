@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from orchestrator.messages import Json
 from orchestrator.models import Model
 from orchestrator.models.breaker import Breaker
 from orchestrator.models.endpoint import Endpoint
@@ -13,6 +14,16 @@ from orchestrator.models.openai import OpenAIModel
 from orchestrator.models.presets import way_to_result
 from orchestrator.profile import PROFILES, Profile
 from orchestrator.settings import ModelSettings, Settings
+from orchestrator.yaml import read_given
+
+
+def read_models(models: Mapping[str, ModelSettings | Model | Mapping[str, Json]]) -> dict[str, ModelSettings | Model]:
+    """Return the models that a program gives, those that it only describes read as `ori.yaml` is.
+
+    Raises:
+        ConfigError: A description is wrong.
+    """
+    return {key: read_given(ModelSettings, m, key) if isinstance(m, Mapping) else m for key, m in models.items()}
 
 
 class Connections:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 from orchestrator import bounded
-from orchestrator.connections import Connections
+from orchestrator.connections import Connections, read_models
 from orchestrator.content.catalog import Catalog
 from orchestrator.errors import ConfigError
 from orchestrator.eventloops import PerLoop, refuse_to_block
@@ -41,7 +41,6 @@ from orchestrator.settings import ModelSettings, Settings, load_settings
 from orchestrator.text.redact import Redactor
 from orchestrator.threads import ThreadPool
 from orchestrator.tool import Tool
-from orchestrator.yaml import read_given
 
 if TYPE_CHECKING:
     from orchestrator.content.scenario import Scenario
@@ -102,14 +101,11 @@ class Orchestrator:
     ) -> None:
         self.project = None if project is None else Path(project).resolve()
         self.settings: Settings = load_settings(self.project)
-        named = dict(models or {})
+        named: dict[str, ModelSettings | Model | Mapping[str, Json]] = dict(models or {})
         if model is not None:
             said = {"model": model, "base_url": base_url, "api_key": api_key}
             named["default"] = said if isinstance(model, str) else model
-        given: dict[str, ModelSettings | Model] = {
-            key: read_given(ModelSettings, each, key) if isinstance(each, Mapping) else each
-            for key, each in named.items()
-        }
+        given = read_models(named)
         self._connections = Connections(self.settings, given)
         roles = tuple(roles)
         self.catalog = Catalog.from_project(

@@ -108,7 +108,7 @@ class Tool:
     """Something a role may call."""
 
     name: str
-    """As whitelists name it: letters, digits, `_` and `-`, at most 64."""
+    """As whitelists name it: letters of any language, digits, `_` and `-`, at most 64."""
     description: str
     """What it does, when to use it, what it returns."""
     parameters: Mapping[str, Json]
@@ -274,7 +274,7 @@ def tool(
     return decorate(fn) if fn else decorate
 
 
-_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_NAME = re.compile(r"[\w-]{1,64}")
 RESERVED = frozenset({"delegate", "submit_result", "find_tools", "call_tool"})
 """Tools that the engine itself adds to a loop."""
 

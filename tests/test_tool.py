@@ -362,7 +362,6 @@ def untyped(a) -> None: ...  # type: ignore[no-untyped-def]
 def unreadable(a: OnlyForTheTypeChecker) -> None: ...
 def callback(a: Callable[[], None]) -> None: ...
 def custom(a: threading.Event) -> None: ...
-def 搜索(a: int) -> None: ...  # noqa: N802, PLC2401
 def yields(a: int) -> Iterator[int]:
     yield a
 
@@ -377,7 +376,6 @@ def yields(a: int) -> Iterator[int]:
         (unreadable, {}, "unreadable: .*'OnlyForTheTypeChecker' is not defined"),
         (callback, {}, "callback: a parameter has a type that no JSON can stand for"),
         (custom, {}, "custom: a parameter has a type that no JSON can stand for"),
-        (搜索, {}, "'搜索': a name has 1 to 64 letters"),
         (lambda a=1: a, {"name": "x"}, "the parameter 'a' has no type"),
         (yields, {}, "return a list instead of yielding"),
         (in_process.__wrapped__, {"name": "a.b"}, "a name has"),

@@ -11,6 +11,7 @@ import threading
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -216,6 +217,20 @@ class TestOneAnswerForEachCall:
 
 
 class TestWhatMayBeCalled:
+    async def test_a_tool_with_a_chinese_name(self) -> None:
+        @tool(effect="read")
+        async def 查询订单(区域: str) -> str:  # noqa: N802, N803, PLC2401
+            """查询订单。Use it for orders. Returns their number."""
+            return f"{区域} 12"
+
+        def ask(request: dict[str, Any]) -> Answer:
+            offered = request["tools"][0]["function"]["name"]
+            return DONE if request["messages"][-1]["role"] == "tool" else call(offered, {"区域": "华东"})
+
+        ran = await run(ask, 查询订单)
+        assert ran.observations == ["华东 12"]
+        assert ran.of(ToolReturned)[0].name == "查询订单"
+
     async def test_only_what_the_whitelist_names(self) -> None:
         """R33: it is checked when the call is made, not only when tools are listed."""
         ran = await run([call("wipe", {}) + call("write_file", {"path": "a", "content": "x"}), DONE], look)
