@@ -293,7 +293,8 @@ class _Draft:
             text = f"compacted without the model's words: {error}"
             caller.context.log.add(Warned(path=caller.path, key=key, text=text))
             return ""
-        return reply.content.strip()
+        text = reply.content.strip()
+        return text[: portion(text, 2 * self._summary_tokens)]  # not every server keeps to the limit
 
     @property
     def _summary_tokens(self) -> int:
@@ -375,7 +376,8 @@ class _Draft:
         """Cut the longest messages to one length, so that all of them fit."""
         kept = {i for i in self.became or range(self.start, self.last) if isinstance(i, int)}
         there = [i for i in range(len(self.messages)) if not self.start <= i < self.last or i in kept]
-        there = [i for i in there if self.messages[i].role not in ("system", "assistant")]
+        uncut = {"system": float("inf"), "assistant": 2 * self.window.caller.output}  # not all servers keep to limits
+        there = [i for i in there if self.sizes[i] > uncut.get(self.messages[i].role, 0)]
         level = ceiling([self.sizes[i] for i in there], self.most - self.tokens + sum(self.sizes[i] for i in there))
         for i in there:
             text = self.shortened.get(i, self.messages[i].content)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator import Orchestrator, tool
+from orchestrator import Limits, Orchestrator, tool
 from orchestrator.conversation import Conversation
 from orchestrator.events import Compacted, MessageAppended, ModelCalled, ModelReplied, RunStarted, Warned
 from orchestrator.models.recorder import record
@@ -29,6 +29,7 @@ from tests.test_resume import holding
 
 WINDOW = 6000
 ROOM = WINDOW - WINDOW // 4
+AMPLE = Limits(tokens=10_000_000)
 FILLER = "The yard was quiet and nothing else was noted that day. "
 
 
@@ -104,6 +105,18 @@ class TestALongConversation:
         ran = await read(Reader(40))
         assert max(map(tokens, ran.requests)) <= ROOM
         assert len(ran.of(Compacted)) >= 3
+
+    async def test_a_summary_without_end_does_not_fill_the_window_again(self) -> None:
+        ran = await read(Reader(20, lambda material: text("blah " * 20_000, usage=None)), limits=AMPLE)
+        assert max(map(tokens, ran.requests)) <= ROOM
+        assert len(ran.of(Compacted)) >= 2
+
+    async def test_nor_does_a_reply_from_a_server_that_keeps_to_no_limit(self) -> None:
+        said = [text("blah " * 20_000) + call("page", {"n": 1}), text("All read.")]
+        ran = await loops.run(said, page, model={"window": WINDOW}, limits=AMPLE)
+        assert ran.ending == ("done", "answer")
+        assert max(map(tokens, ran.requests)) <= ROOM
+        assert "out:agent:1:model" in last_prompt(ran)
 
     async def test_each_compaction_begins_at_seventy_percent_and_leaves_forty(self) -> None:
         for change in (await read(Reader(40))).of(Compacted):
