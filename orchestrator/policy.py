@@ -67,7 +67,7 @@ def reason_to_ask(act: Act, approval: Collection[str], trust: Trust) -> Reason |
     """
     where = ", ".join(act.destinations)
     if act.approval or any(_covers(pattern, act) for pattern in approval):
-        return Reason(f"{act.tool} needs a person's approval", where)
+        return Reason("it needs a person's approval", where)
     if not trust.sources or not act.outward:
         return None
     strange = [place for place in act.destinations if not _is_fine(place, act, trust)]

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from orchestrator.binding import parse_object
-from orchestrator.errors import ToolError
+from orchestrator.errors import ToolError, nearest
 from orchestrator.fitting import Fitter
 from orchestrator.messages import Json
 from orchestrator.tool import Tool, ToolContext, ToolResult
@@ -25,9 +25,15 @@ def problems(value: Json, schema: Mapping[str, Json]) -> list[str]:
 
     found: dict[str, None] = {}
     for error in validator_for(schema)(schema).iter_errors(value):
-        if error.validator == "required" and isinstance(error.instance, dict):
-            names: Any = error.validator_value
-            found |= {f"{error.json_path}.{name} is required": None for name in names if name not in error.instance}
+        part: Any = error.schema
+        given: Any = error.instance
+        if error.validator == "required" and isinstance(given, dict):
+            missing = [name for name in part["required"] if name not in given]
+            found |= {f"{error.json_path}.{name} is required": None for name in missing}
+        elif error.validator == "additionalProperties" and "patternProperties" not in part:
+            known = part.get("properties", {})
+            unknown = [name for name in given if name not in known]
+            found |= {f"{error.json_path}.{name} is unknown{nearest(name, known)}": None for name in unknown}
         else:
             found[f"{error.json_path}: {error.message}"[:300]] = None
     return list(found)

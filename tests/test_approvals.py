@@ -179,7 +179,7 @@ class TestWithNobody:
             result, events = await solo(server, post)
             told = server.requests[1]["messages"][-1]["content"]
         assert (result.status, post.sent, of(events, ApprovalAsked)) == ("done", [], [])
-        assert "send needs a person's approval" in told
+        assert "it needs a person's approval" in told
         assert "nobody can be asked here" in told
 
 
@@ -294,7 +294,7 @@ class TestWithALogOnDisk:
         assert (result.status, result.outcomes["b"].answer) == ("needs_review", "b is done")
         assert "c" not in result.outcomes
         [waiting] = of(events, SubtaskWaiting)
-        assert (waiting.path, waiting.id, waiting.why) == ("ori/a", "a", "send: send needs a person's approval")
+        assert (waiting.path, waiting.id, waiting.why) == ("ori/a", "a", "send: it needs a person's approval")
 
     async def test_a_plan_goes_on_where_it_waited(self, tmp_path: Path) -> None:
         post = Post()

@@ -103,7 +103,7 @@ def test_a_call_waits_in_the_inbox_with_the_commands_that_answer(project: Path, 
     run = parked(ori)
     _, out, _ = ori("inbox")
     assert 'deliver {"to":"ann"}' in out
-    assert "deliver needs a person's approval" in out
+    assert "it needs a person's approval" in out
     assert f"ori approve {run} ori/send:1:tool.0 [--edit JSON]" in out
     assert f"ori deny {run} ori/send:1:tool.0 --why WHY" in out
     _, out, err = ori("runs")
@@ -178,11 +178,12 @@ def test_words_from_two_processes_at_once_make_one_call(project: Path, ori: Ori)
         (["approve", "RUN", "tool.0", "--edit", "{"], "--edit is no JSON"),
         (["approve", "RUN", "tool.0", "--edit", "3"], "--edit takes a JSON object"),
         (["approve", "RUN", "tool.0", "--edit", "{}"], "$.to is required"),
+        (["approve", "RUN", "tool.0", "--edit", '{"too": "x"}'], "$.too is unknown; did you mean 'to'?"),
         (["answer", "RUN", "tool.0", "yes"], "waits for another word: approve or deny"),
         (["cancel", "RUN"], "nobody works on run"),
         (["cancel", "no-such-run"], "there is no run 'no-such-run'"),
     ],
-    ids=["call", "json", "object", "schema", "kind", "cancel", "run"],
+    ids=["call", "json", "object", "schema", "unknown", "kind", "cancel", "run"],
 )
 def test_a_wrong_word_is_refused_and_the_call_waits_on(project: Path, ori: Ori, argv: list[str], fault: str) -> None:
     run = parked(ori)

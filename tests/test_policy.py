@@ -34,7 +34,7 @@ class TestApproval:
     def test_is_asked_for_where_tool_or_role_say_so_whatever_was_read(
         self, act: Act, approval: tuple[str, ...]
     ) -> None:
-        assert asks(act, approval, sources=()) == Reason("t needs a person's approval")
+        assert asks(act, approval, sources=()) == Reason("it needs a person's approval")
 
     def test_all_means_what_changes_something(self) -> None:
         assert asks(act(effect="read"), ("*",), sources=()) is None

@@ -229,7 +229,7 @@ def _expected(estimate: Estimate) -> str:
         f"{estimate.past} earlier subtasks" if estimate.past else "a rule of thumb: no earlier subtasks of these roles"
     )
     size = f"{estimate.calls} model calls, {estimate.tokens:,} tokens, {plain.duration(estimate.seconds)}"
-    return f"estimate: about {size} along {' → '.join(estimate.chain)} (from {basis})"
+    return f"estimate: about {size}\n  along {' → '.join(estimate.chain)}, from {basis}"
 
 
 @dataclass(frozen=True, slots=True)
