@@ -288,8 +288,8 @@ def load_settings(project: Path | None, environment: Mapping[str, str] = os.envi
     file = None if project is None else project / FILE
     document = read(file) if file is not None and file.is_file() else Document(Path(FILE), {}, {})
     data = fill_tree(document.data, environment)
-    if isinstance(models := data.setdefault("models", {}), dict) and "default" not in models:
-        models |= _from_variables(environment)
+    if isinstance(models := data.get("models") or {}, dict) and "default" not in models:
+        data["models"] = models | _from_variables(environment)
     settings = document.validate(Settings, data)
     _check_fallbacks(settings, document)
     used = {(place, name) for place, text in texts(document.data) for name in names(text)}

@@ -44,15 +44,16 @@ class Document:
         return Document(self.file, data, lines, (*self.above, *place))
 
     def validate(self, model: type[M], data: Mapping[str, Any] | None = None) -> M:
-        """Read the mapping (or what was made of it) as a model.
+        """Read the mapping (or what was made of it) as a model; a key without a value is as good as none.
 
         Raises:
             ConfigError: It does not fit; all faults, each with its line.
         """
         from pydantic import ValidationError
 
+        said = {key: value for key, value in (self.data if data is None else data).items() if value is not None}
         try:
-            return model.model_validate(self.data if data is None else data)
+            return model.model_validate(said)
         except ValidationError as error:
             raise ConfigError.all_of(self.faults(error, model)) from None
 

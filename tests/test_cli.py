@@ -597,6 +597,14 @@ def test_undo_leaves_what_a_person_changed_since(project: Path, ori: Ori) -> Non
     assert (project / "out/记录.txt").read_text("utf-8") == "mine"
 
 
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-"])
+def test_a_command_whose_streams_are_closed_does_its_work(project: Path, closed: str) -> None:
+    command = f'"{sys.executable}" -m orchestrator run note --workspace out {closed}'
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(["sh", "-c", command], cwd=project, env=environment, capture_output=True, check=False)
+    assert done.returncode == 0 and (project / "out/记录.txt").exists()
+
+
 def test_the_package_is_the_command_too(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "orchestrator", "cancel"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -55,6 +55,13 @@ def test_a_file_without_a_default_model_still_takes_it_from_the_environment(tmp_
     assert found.limits == ProjectLimits(tokens=10)
 
 
+def test_keys_whose_values_are_all_commented_out_count_as_left_out(tmp_path: Path) -> None:
+    text = "models:\n#  default: {}\nlimits:\ntools:\nmcp:\nnetwork:\nmax_runs:\n"
+    found = settings(tmp_path, text, OPENAI_BASE_URL="http://localhost/v1")
+    assert found.configured
+    assert (found.limits, found.tools, found.mcp, found.max_runs) == (ProjectLimits(), {}, {}, 4)
+
+
 def test_a_missing_variable_matters_only_when_its_model_is_used(tmp_path: Path) -> None:
     found = settings(tmp_path, KEYED)
     assert not found.configured

@@ -23,6 +23,9 @@ from orchestrator.serve.report import FAILED, INTERRUPTED, STDOUT, WRONG_USE, Re
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
     argv = sys.argv[1:] if argv is None else argv
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by whoever started the command
+            setattr(sys, name, Path(os.devnull).open("r" if name == "stdin" else "w", encoding="utf-8"))
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # what a terminal cannot show must not end the run
