@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from pydantic import BaseModel
+
 from orchestrator.conversation import Conversation
 from orchestrator.errors import ToolError
 from orchestrator.failure import Failure, FailureKind
@@ -48,6 +50,7 @@ class Answers:
         conversation: What was said so far.
         stuck: Knows when the same was said too often.
         output: JSON Schema of the result, if one is asked for.
+        model: The pydantic model that the schema is of.
     """
 
     role: Role
@@ -56,6 +59,7 @@ class Answers:
     conversation: Conversation
     stuck: Stuck
     output: dict[str, Any] | None = None
+    model: type[BaseModel] | None = None
     last: Observation | None = None
     """What came of the last call."""
     succeeded: bool = False
@@ -137,7 +141,7 @@ class Answers:
         assert self.output is not None
         told = {"told": 1} if self.profile.fault_by_fault else {}
         try:
-            return Ending("done", "answer", text.strip(), read_result(text, self.output, **told))
+            return Ending("done", "answer", text.strip(), read_result(text, self.output, model=self.model, **told))
         except ToolError as error:
             if ending := self.invalid(text, str(error)):
                 return ending
@@ -177,7 +181,7 @@ class Answers:
         value: Json = None
         if self.output is not None:
             try:
-                value = read_result(text, self.output)
+                value = read_result(text, self.output, model=self.model)
             except ToolError:
                 value = None  # words are better than nothing
         return Ending("partial", stop_reason, text, value)

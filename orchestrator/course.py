@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pydantic import ValidationError
-
 from orchestrator import carry
 from orchestrator.answers import Ending, by_outcomes
 from orchestrator.context import RunContext
 from orchestrator.delegate import Planner
+from orchestrator.errors import ToolError
 from orchestrator.failure import Failure, FailureKind
 from orchestrator.fences import sources_of
 from orchestrator.journal import Journal
 from orchestrator.loop import Given
 from orchestrator.order import Order
 from orchestrator.results import Outcome, RunResult, RunStatus, StopReason
+from orchestrator.schema import as_model
 from orchestrator.subtask import Workers
 
 
@@ -37,7 +37,7 @@ class Course:
         context, order = self.context, self.order
         given = [] if order.root in context.past.loops else await self._given()
         role = context.roles[order.root]
-        loop = await self.workers.opening.open(role, order.root, goal=order.goal, output=order.schema)
+        loop = await self.workers.opening.open(role, order.root, goal=order.goal, output=order.schema, form=order.form)
         planner = self.workers.opening.planners.get(order.root)
         if not loop.begun:
             loop.say(self._brief(planner))
@@ -137,12 +137,12 @@ class Course:
 
     def _typed(self, result: RunResult) -> RunResult:
         """Give the value back as the model that was asked for."""
-        output = self.order.output
-        if result.value is None or not isinstance(output, type):
+        form = self.order.form
+        if result.value is None or form is None:
             return result
         try:
-            return result.model_copy(update={"value": output.model_validate(result.value)})
-        except ValidationError as error:
-            message = f"the result does not fit {output.__name__}: {error}"
+            return result.model_copy(update={"value": as_model(result.value, form)})
+        except ToolError as error:  # it came from a plan, not from the loop
+            message = f"the result does not fit {form.__name__}: {error}"
             failure = Failure(FailureKind.bad_model_output, message)
             return result.model_copy(update={"status": "failed", "stop_reason": "invalid_output", "failure": failure})

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import orjson
+from pydantic import BaseModel
 
 from orchestrator.answers import Answers, Ending, final_answer
 from orchestrator.caller import Caller
@@ -48,6 +49,7 @@ class AgentLoop:
         toolbox: What it may call.
         shift: How long it has worked, and may.
         output: JSON Schema of the result, if one is asked for.
+        form: The pydantic model that the schema is of.
         goal: What it was asked, for reminders.
     """
 
@@ -61,6 +63,7 @@ class AgentLoop:
         shift: Shift,
         *,
         output: dict[str, Any] | None = None,
+        form: type[BaseModel] | None = None,
         goal: str = "",
     ) -> None:
         self.context, self.path, self.role, self.goal = context, path, role, goal
@@ -72,7 +75,7 @@ class AgentLoop:
         self.caller = Caller(context, path, role, self.model)
         self.window = Window(self.caller, conversation, toolbox, role.context, goal)
         self.stuck = Stuck(self.profile.warn_at, self.profile.stop_at)
-        self.answers = Answers(role, self.profile, toolbox, conversation, self.stuck, output)
+        self.answers = Answers(role, self.profile, toolbox, conversation, self.stuck, output, form)
         self._open: Reply | None = None
         """A reply of the past that nothing followed."""
         self._asked_at = 0

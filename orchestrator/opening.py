@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import orjson
+from pydantic import BaseModel
 
 from orchestrator.caller import Caller
 from orchestrator.choice import finding_tools
@@ -55,6 +56,7 @@ class Opening:
         *,
         goal: str,
         output: dict[str, Any] | None = None,
+        form: type[BaseModel] | None = None,
         parent: Planner | None = None,
         ticket: Ticket | None = None,
         needs: Sequence[str] = (),
@@ -66,6 +68,7 @@ class Opening:
             path: Where in the run the loop stands.
             goal: What it is asked, for reminders.
             output: JSON Schema of the result, over the role's own.
+            form: The pydantic model that the schema is of.
             parent: The planner it works for; None: the root loop.
             ticket: Its working slot.
             needs: Paths of the loops whose files it may overwrite once they have ended.
@@ -100,7 +103,7 @@ class Opening:
             self.planners[path] = planner
             tools = {DELEGATE: planner.tool(), **tools}
         if output is not None and profile.structured == "tool":
-            tools[RESULT_TOOL] = result_tool(output, context.text("submit_result"))
+            tools[RESULT_TOOL] = result_tool(output, context.text("submit_result"), form)
         own = [tool for name, tool in tools.items() if name not in (DELEGATE, RESULT_TOOL)]
         hidden = await hidden_tools(Caller(context, path, role, model), own, goal)
         if hidden:
@@ -117,7 +120,7 @@ class Opening:
             window=model.window,
             image_size=profile.image_size,
         )
-        loop = AgentLoop(context, path, role, conversation, toolbox, shift, output=output, goal=goal)
+        loop = AgentLoop(context, path, role, conversation, toolbox, shift, output=output, form=form, goal=goal)
         prompt = self._prompt(role, DELEGATE in tools)
         if output is not None and RESULT_TOOL not in tools:
             prompt += "\n\n" + context.text("answer_in_json", schema=orjson.dumps(result_schema(output)).decode())

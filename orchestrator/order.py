@@ -8,10 +8,12 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from inspect import isclass
 from pathlib import Path
 from typing import Any, TypedDict
 
 from pydantic import BaseModel
+from pydantic.errors import PydanticInvalidForJsonSchema
 
 from orchestrator.content.catalog import Catalog
 from orchestrator.errors import ConfigError, refuse_keywords
@@ -98,8 +100,9 @@ class Order:
         for name in ("inputs", "targets", "roles"):
             if isinstance(value := getattr(self, name), str | Path):
                 raise ConfigError(f"{name} is {str(value)!r}, one alone; write a list: {name}=[{str(value)!r}]")
-        if isinstance(self.output, type) and not issubclass(self.output, BaseModel):
-            raise ConfigError(f"output is {self.output.__name__}, which is no pydantic model")
+        if not isinstance(self.output, Mapping | None) and self.form is None:
+            name = getattr(self.output, "__name__", repr(self.output))
+            raise ConfigError(f"output is {name}, which is neither a pydantic model nor a JSON Schema")
 
     @classmethod
     def asked(cls, goal: str, options: RunOptions) -> Order:
@@ -172,11 +175,21 @@ class Order:
         )
 
     @property
+    def form(self) -> type[BaseModel] | None:
+        """The pydantic model that the result is given back as."""
+        return self.output if isclass(self.output) and issubclass(self.output, BaseModel) else None
+
+    @property
     def schema(self) -> dict[str, Any] | None:
         """JSON Schema of the result, if one is asked for."""
-        if isinstance(self.output, type):
+        if self.output is None:
+            return None
+        if isinstance(self.output, Mapping):
+            return dict(self.output)
+        try:
             return self.output.model_json_schema()
-        return None if self.output is None else dict(self.output)
+        except PydanticInvalidForJsonSchema as error:
+            raise ConfigError(f"output is {self.output.__name__}, which has no JSON Schema: {error.message}") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

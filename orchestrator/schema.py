@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
 
 from orchestrator.binding import parse_object
 from orchestrator.errors import ToolError, nearest
 from orchestrator.fitting import Fitter
 from orchestrator.messages import Json
+from orchestrator.models.narrow import nodes
 from orchestrator.tool import Tool, ToolContext, ToolResult
 
 RESULT_TOOL = "submit_result"
+M = TypeVar("M", bound=BaseModel)
 _SAYS_SOMETHING = {"$ref", "allOf", "anyOf", "const", "enum", "items", "oneOf", "properties", "type"}
 _TOLD = 10
 """Faults of a result that are told at once."""
@@ -22,9 +26,11 @@ _TOLD = 10
 def problems(value: Json, schema: Mapping[str, Json]) -> list[str]:
     """Return a sentence, as `$.place: what is wrong`, for all that a JSON Schema does not allow in a value."""
     from jsonschema.validators import validator_for
+    from referencing import Registry
 
     found: dict[str, None] = {}
-    for error in validator_for(schema)(schema).iter_errors(value):
+    registry: Registry[Any] = Registry()  # its own would ask the network for what a `$ref` names, past every guard
+    for error in validator_for(schema)(schema, registry=registry).iter_errors(value):
         part: Any = error.schema
         given: Any = error.instance
         if error.validator == "required" and isinstance(given, dict):
@@ -50,20 +56,52 @@ def wrong_schema(schema: Mapping[str, Json]) -> tuple[str, tuple[str | int, ...]
         validator_for(schema).check_schema(dict(schema))
     except SchemaError as error:
         return f"{error.json_path}: {error.message}"[:300], tuple(error.absolute_path)
+    return _dangling(schema)
+
+
+def _dangling(schema: Mapping[str, Json]) -> tuple[str, tuple[()]] | None:
+    """Name a reference to what is not in the schema."""
+    from referencing import Registry
+    from referencing.exceptions import Unresolvable
+    from referencing.jsonschema import DRAFT202012
+
+    known: Registry[Any] = Registry().with_resource("", DRAFT202012.create_resource(schema))
+    for reference in {str(node["$ref"]) for node in nodes(schema) if "$ref" in node}:
+        try:
+            known.resolver().lookup(reference)
+        except Unresolvable:
+            return f"$ref {reference!r} names nothing in it", ()
     return None
 
 
-def result_tool(schema: Mapping[str, Json], description: str) -> Tool:
+def as_model(value: Json, model: type[M]) -> M:
+    """Return a value of JSON as a pydantic model, whose validators may ask for more than its schema says.
+
+    Raises:
+        ToolError: It does not fit; tells what is wrong.
+    """
+    try:
+        return model.model_validate_json(json.dumps(value))  # a strict model takes a date as text from JSON only
+    except ValidationError as error:
+        faults = error.errors(include_url=False, include_input=False, include_context=False)
+        raise ToolError(
+            "; ".join(f"{'.'.join(map(str, ('$', *each['loc'])))}: {each['msg']}" for each in faults)
+        ) from None
+
+
+def result_tool(schema: Mapping[str, Json], description: str, model: type[BaseModel] | None = None) -> Tool:
     """Return the tool whose valid call ends a loop with a structured result.
 
     Args:
         schema: Of the result.
         description: What the model reads.
+        model: The pydantic model that the schema is of.
     """
     wrapped = not _is_object(schema)
 
     async def submit(arguments: dict[str, Any], context: ToolContext) -> ToolResult:
-        return ToolResult("accepted", value=_checked(arguments["result"] if wrapped else arguments, schema), final=True)
+        value = _checked(arguments["result"] if wrapped else arguments, schema, model)
+        return ToolResult("accepted", value=value, final=True)
 
     return Tool(
         name=RESULT_TOOL,
@@ -82,12 +120,15 @@ def result_schema(schema: Mapping[str, Json]) -> dict[str, Json]:
     return {**schema, "type": "object"} if _is_object(schema) else _wrapped(schema)
 
 
-def read_result(text: str, schema: Mapping[str, Json], *, told: int = _TOLD) -> Json:
+def read_result(
+    text: str, schema: Mapping[str, Json], *, model: type[BaseModel] | None = None, told: int = _TOLD
+) -> Json:
     """Return a structured result that came as text: JSON, or the text itself where that is what was asked for.
 
     Args:
         text: What the model wrote.
         schema: Of the result.
+        model: The pydantic model that the schema is of.
         told: How many of its faults are told at once.
 
     Raises:
@@ -97,7 +138,7 @@ def read_result(text: str, schema: Mapping[str, Json], *, told: int = _TOLD) -> 
         value: Json = parse_object(text)
     else:
         value = _unwrapped(text)
-    return _checked(Fitter(schema).fit(value, schema)[0], schema, told)
+    return _checked(Fitter(schema).fit(value, schema)[0], schema, model, told)
 
 
 def _unwrapped(text: str) -> Json:
@@ -111,9 +152,11 @@ def _unwrapped(text: str) -> Json:
     return text.strip()
 
 
-def _checked(value: Json, schema: Mapping[str, Json], told: int = _TOLD) -> Json:
+def _checked(value: Json, schema: Mapping[str, Json], model: type[BaseModel] | None, told: int = _TOLD) -> Json:
     if faults := problems(value, schema):
         raise ToolError("; ".join(faults[:told]))
+    if model:
+        as_model(value, model)
     return value
 
 

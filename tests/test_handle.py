@@ -354,7 +354,7 @@ class TestTheStart:
         [
             ({"inputs": "sales.csv"}, r"inputs is 'sales\.csv', one alone; write a list: inputs=\['sales\.csv'\]"),
             ({"roles": "worker"}, "roles is 'worker', one alone"),
-            ({"output": int}, "output is int, which is no pydantic model"),
+            ({"output": int}, "output is int, which is neither a pydantic model nor a JSON Schema"),
             ({"limits": {"tokens": 5}}, r"limits is {'tokens': 5}; write Limits\(tokens=50_000\)"),
         ],
         ids=["one input", "one role", "a plain type", "limits as a mapping"],

@@ -1,17 +1,23 @@
 """Structured results, over each of the ways that a model may need (R28)."""
 
 import json
+from collections.abc import Callable
+from datetime import date
 from typing import Any
 
 import pytest
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, field_validator
+from referencing.exceptions import Unresolvable
 
 from orchestrator import Orchestrator
+from orchestrator.errors import ConfigError
 from orchestrator.events import PASSING, CallDelta, DeltaReset, TextDelta
 from orchestrator.failure import FailureKind
 from orchestrator.messages import Json
+from orchestrator.schema import problems, wrong_schema
 from orchestrator.testing import Answer, ScriptedServer, call, fault, text
 from orchestrator.views.progress import Progress
+from tests.engine import served
 from tests.loops import Ran, look, orchestrator, run
 
 
@@ -156,6 +162,56 @@ async def test_a_server_that_refuses_a_keyword_gets_a_narrower_schema() -> None:
 
 
 # mending
+
+
+class Even(BaseModel):
+    model_config = ConfigDict(strict=True)
+    day: date
+    number: int
+
+    @field_validator("number")
+    @classmethod
+    def is_even(cls, number: int) -> int:
+        if number % 2:
+            raise ValueError(f"{number} is odd")
+        return number
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_what_only_a_validator_of_the_model_refuses_is_mended_like_the_rest(way: str) -> None:
+    wrong, right = ({"day": "2026-12-01", "number": number} for number in (3, 4))
+    answers = [call("submit_result", v) if way == "tool" else text(json.dumps(v)) for v in (wrong, right)]
+    async with ScriptedServer(answers) as server:
+        result = await orchestrator(server, model={"structured": way}).run_role("agent", "the task", output=Even)
+    assert result.value == Even(day=date(2026, 12, 1), number=4), result.failure
+    assert "$.number: Value error, 3 is odd" in str(server.requests[1]["messages"][-1]["content"])
+
+
+async def test_a_model_without_a_schema_is_refused_by_name() -> None:
+    class Called(BaseModel):
+        back: Callable[[], None]
+
+    async with ScriptedServer([]) as server:
+        with pytest.raises(ConfigError, match=r"output is Called, which has no JSON Schema: .*Callable"):
+            await orchestrator(server).run_role("agent", "the task", output=Called)
+
+
+@pytest.mark.parametrize("reference", ["{url}/models", "#/$defs/nothing"])
+def test_a_reference_out_of_a_schema_is_refused_and_followed_nowhere(reference: str) -> None:
+    with served([]) as server:
+        schema = {"type": "object", "properties": {"a": {"$ref": reference.format(url=server.base_url)}}}
+        fault = wrong_schema(schema)
+        with pytest.raises(Unresolvable):
+            problems({"a": 1}, schema)
+        assert server.connections_made == 0
+    assert fault is not None and "names nothing in it" in fault[0]
+
+
+def test_references_within_a_schema_may_go_round_in_circles() -> None:
+    class Node(BaseModel):
+        children: list["Node"] = []
+
+    assert wrong_schema(Node.model_json_schema()) is None
 
 
 FAULTY = [
