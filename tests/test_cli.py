@@ -179,7 +179,7 @@ def test_wrong_usage_has_status_2_and_shows_the_usage(argv: list[str], ori: Ori)
 def test_wrong_usage_with_json_is_one_document(ori: Ori) -> None:
     said = ori("rnu", "--json")
     assert said.status == 2
-    assert "invalid choice: 'rnu'" in said.json["error"]
+    assert "invalid choice: 'rnu'; did you mean 'run'?" in said.json["error"]
 
 
 def test_the_project_is_the_nearest_folder_with_settings_or_roles(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
@@ -16,7 +17,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
-from orchestrator.errors import ConfigError, OriError
+from orchestrator.errors import ConfigError, OriError, nearest
 from orchestrator.serve.report import FAILED, INTERRUPTED, STDOUT, WRONG_USE, Report
 
 
@@ -178,6 +179,9 @@ class _UsageError(ConfigError):
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
+        if choice := re.fullmatch(r"(.*invalid choice: )'(.*)' \(choose from (.*)\)", message):
+            said, value, allowed = choice.groups()
+            message = f"{said}{value!r}" + nearest(value, re.findall(r"[\w-]+", allowed))
         raise _UsageError(f"{message}\n{self.format_usage().rstrip()}")
 
 
