@@ -157,8 +157,9 @@ class Ledger:
 
     def _warn_without_price(self, budget: Budget, model: Model) -> None:
         unknown = _price(model) is None and not getattr(model, "replayed", False)
-        if unknown and budget.counts_money and self._first(model.name):
-            text = f"model {model.name!r} has no `price` in ori.yaml: its calls count for limits on tokens only"
+        name = getattr(model, "answering", model).name
+        if unknown and budget.counts_money and self._first(name):
+            text = f"model {name!r} has no `price` in ori.yaml: its calls count for limits on tokens only"
             self._log.add(Warned(text=text))
 
     def _first(self, told: object) -> bool:

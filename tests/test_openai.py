@@ -369,6 +369,26 @@ async def test_calls_one_after_another_share_a_connection(listening: bool) -> No
         assert (server.connections, server.connections_made) == (1, 1)
 
 
+async def test_connections_that_are_closed_meanwhile_are_a_failure_that_is_asked_again() -> None:
+    kinds: list[FailureKind] = []
+
+    async def ask() -> None:
+        try:
+            await model.generate(request())
+        except ModelError as error:
+            kinds.append(error.failure.kind)
+
+    async with serving(*[text("hi")] * 20) as (model, _):
+        await model.generate(request())
+        for steps in range(12):
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(ask())
+                for _ in range(steps):
+                    await asyncio.sleep(0)
+                await model.aclose()
+    assert kinds and set(kinds) == {FailureKind.connection}
+
+
 async def test_closed_connections_open_again() -> None:
     async with serving(text("one"), text("two")) as (model, server):
         await model.generate(request())

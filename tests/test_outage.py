@@ -2,17 +2,18 @@
 
 import asyncio
 from contextlib import AsyncExitStack
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from orchestrator import Orchestrator, RunResult
+from orchestrator import Limits, Orchestrator, RunResult, tool
 from orchestrator.events import BreakerChanged, SubtaskStarted, Warned
 from orchestrator.models.endpoint import Endpoint
 from orchestrator.models.openai import OpenAIModel
 from orchestrator.settings import ModelSettings
-from orchestrator.testing import Answer, ScriptedServer, drop, fault, hang, route, text
+from orchestrator.testing import Answer, ScriptedServer, call, drop, fault, hang, route, text
 from tests.clock import Clock
 from tests.engine import ORI, WORKER, delegate, logged, served, subtask
 
@@ -62,6 +63,30 @@ async def test_a_breaker_that_one_worker_opened_is_seen_by_the_others() -> None:
     assert (result.status, result.answer) == ("done", "all done")
     assert [event.state for event in await logged(made, result, BreakerChanged)] == ["open", "half_open", "closed"]
     assert any("asking again" in event.text for event in await logged(made, result, Warned))
+
+
+@pytest.mark.parametrize("price", [None, {"input": 1, "output": 100}], ids=["unknown", "higher"])
+async def test_a_limit_on_money_counts_what_the_fallback_costs(price: dict[str, int] | None) -> None:
+    @tool
+    async def look() -> str:
+        """Look. Use it always. Returns nothing."""
+        return "nothing"
+
+    answer = call("look", {}, usage={"prompt_tokens": 100, "completion_tokens": 5000})
+    async with ScriptedServer(lambda request: DOWN) as server, ScriptedServer(lambda request: answer) as other:
+        cheap, own = {"input": 1, "output": 1}, {"price": price} if price else {}
+        models = {
+            "default": described(server, fallback=["other"], price=cheap),
+            "other": described(other, model="other", **own),
+        }
+        made = Orchestrator(models=models, roles=[WORKER.model_copy(update={"tools": ["look"]})], tools=[look])
+        result = await made.run_role("worker", "go", limits=Limits(cost=Decimal("0.6"), max_turns=4))
+    said = [event.text for event in await logged(made, result, Warned) if "has no `price`" in event.text]
+    if price:
+        assert result.stop_reason == "budget" and not said
+        assert all(request["max_tokens"] <= 1000 for request in other.requests[1:])  # 0.1 was left
+    else:
+        assert ["'other'" in text for text in said] == [True]
 
 
 async def test_a_run_on_its_fallback_ends_right_and_says_so() -> None:

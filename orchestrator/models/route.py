@@ -10,6 +10,7 @@ from orchestrator.events import BreakerChanged, Event, Warned
 from orchestrator.failure import RULES, Failure
 from orchestrator.messages import Delta, Reply, Request
 from orchestrator.models.endpoint import Endpoint, Front, weight
+from orchestrator.models.tokens import Price
 
 
 class Route(Front):
@@ -24,9 +25,15 @@ class Route(Front):
 
     def __init__(self, endpoint: Endpoint, tell: Callable[[Event], object]) -> None:
         super().__init__(endpoint)
-        self._first = self._answering = endpoint
+        self._first = self.answering = endpoint
+        """Who gave the last answer."""
         self._tell = tell
         self._states: dict[str, str] = {}
+
+    @property
+    def price(self) -> Price | None:
+        """What the next call may cost: the one that answers now may well answer it, too."""
+        return self.answering.price
 
     async def generate(self, request: Request, on_delta: Callable[[Delta], None] | None = None) -> Reply:
         """Answer a request with one whole reply.
@@ -48,7 +55,7 @@ class Route(Front):
             if not RULES[error.failure.kind].fallback:
                 raise
             return await self._fall_back(request, on_delta, error.failure)
-        if self._answering is not self._first:
+        if self.answering is not self._first:
             self._switch(self._first, request, "it answers again")
         return reply
 
@@ -58,7 +65,7 @@ class Route(Front):
     async def _fall_back(self, request: Request, on_delta: Callable[[Delta], None] | None, failure: Failure) -> Reply:
         told = failure.message
         for endpoint in self._fallbacks(request):
-            if self._answering is not endpoint:
+            if self.answering is not endpoint:
                 self._switch(endpoint, request, told)
             try:
                 return await endpoint.generate(request, on_delta, tell=self._hear, may_wait=lambda: False)
@@ -75,7 +82,7 @@ class Route(Front):
                     yield endpoint
 
     def _switch(self, endpoint: Endpoint, request: Request, why: str) -> None:
-        self._answering = endpoint
+        self.answering = endpoint
         path = request.key.partition(":")[0]
         self._tell(Warned(path=path, key=request.key, text=f"model {endpoint.name!r} is asked now: {why}"))
 

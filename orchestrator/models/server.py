@@ -104,9 +104,10 @@ class Server:
         read = self._timeout.read if streams else self._timeout.first_byte
         await asyncio.sleep(0)  # lets a kept connection that the server has closed be seen as closed
         try:
+            client = self._client()
             response = cast(
                 "httpx2.Response",
-                await self._client().post(
+                await client.post(
                     f"{self.base_url.rstrip('/')}/chat/completions",  # joining addresses takes the client 50 µs
                     cast_to=httpx2.Response,
                     content=sent,
@@ -123,6 +124,10 @@ class Server:
             raise refusal(answer.status_code, answer.headers, answer.text) from None
         except (openai.APIConnectionError, httpx2.HTTPError, aiohttp.ClientError) as error:
             raise ModelError(self._unreachable(error, read)) from None
+        except RuntimeError:
+            if not client.is_closed():
+                raise
+            raise ModelError(Failure(FailureKind.connection, "the connections were closed before it came")) from None
 
     async def read(self, address: str) -> Json:
         """Return the JSON that the server gives at an address, such as its list of models; None: there is none.
