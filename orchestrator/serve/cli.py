@@ -45,9 +45,9 @@ def parser() -> argparse.ArgumentParser:
     common.add_argument("--project", metavar="DIR", type=Path, help="folder of the project (default: the nearest)")
     common.add_argument("--json", action="store_true", help="print one JSON document on stdout and nothing else")
     common.add_argument("--verbose", action="store_true", help="log each prompt and reply; show tracebacks")
-    top = _Parser(prog="ori", description="A goal becomes a plan, workers run it in parallel, the answer comes back.")
+    about_all = "A goal becomes a plan, workers run it in parallel, the answer comes back."
+    top = _Parser(prog="ori", description=about_all, parents=[common])
     top.add_argument("--version", action=_Version)
-    top.set_defaults(project=None, json=False, verbose=False)
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
     def add(name: str, work: str, about: str) -> argparse.ArgumentParser:
@@ -202,7 +202,7 @@ class _Version(argparse.Action):
 def _report(argv: Sequence[str]) -> Report:
     """Run the command; whatever it raises becomes a report, too."""
     try:
-        args = parser().parse_args(argv)
+        args = parser().parse_args(argv, argparse.Namespace(project=None, json=False, verbose=False))
         args.project = args.project or find_project(Path.cwd())
         _read_env(args.project / ".env")
         module, _, work = args.work.partition(".")
