@@ -12,7 +12,8 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from orchestrator.errors import nearest
-from orchestrator.plan import Plan, Subtask
+from orchestrator.plan import Fallback, Plan, Subtask
+from orchestrator.text.placeholders import names, texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,7 @@ class _Check:
             self.faults.append("the plan has no subtasks; give at least one, or answer without a plan")
         reused, new = self._ids()
         known = set(self.plan.subtasks) | {s.id for s in new}
-        new = [self._output(self._performer(self._replaces(s))) for s in new]
+        new = [self._output(self._fallback(self._performer(self._replaces(s)))) for s in new]
         new = self._circles(self._possible([self._after(s, new, known) for s in new]))
         if self.faults:
             raise PlanFaults(self.faults, new)
@@ -125,9 +126,26 @@ class _Check:
             if name is not None and name not in allowed:
                 options = sorted(allowed)
                 self.faults.append(f"{subtask.id!r} has the unknown {field_name} {name!r}{nearest(name, options)}")
-                if options:
-                    return subtask.model_copy(update={field_name: _closest(name, options)})
+                if field_name == "role" and options:
+                    return subtask.model_copy(update={"role": _closest(name, options)})
+                if close := difflib.get_close_matches(name, options, n=1):  # no other than the tool that was meant
+                    return subtask.model_copy(update={"tool": close[0]})
         return subtask
+
+    def _fallback(self, subtask: Subtask) -> Subtask:
+        """Check who does what when it fails; a value that is taken instead needs nobody."""
+        fallback = subtask.on_failure
+        if not isinstance(fallback, Fallback) or "value" in fallback.model_fields_set:
+            return subtask
+        role, goal, options = fallback.role or subtask.role, fallback.goal or subtask.goal, sorted(self.rules.roles)
+        if role in options and goal:
+            return subtask
+        if role is None or not goal:
+            self.faults.append(f"the on_failure of {subtask.id!r} needs a role and a goal, as its tool has none")
+            return subtask.model_copy(update={"on_failure": "skip"})
+        self.faults.append(f"the on_failure of {subtask.id!r} has the unknown role {role!r}{nearest(role, options)}")
+        named = fallback.model_copy(update={"role": _closest(role, options)}) if options else "skip"
+        return subtask.model_copy(update={"on_failure": named})
 
     def _output(self, subtask: Subtask) -> Subtask:
         if subtask.output is None or not (fault := self.rules.wrong_schema(subtask.output)):
@@ -161,6 +179,15 @@ class _Check:
                 self.mended.append(f"{subtask.id!r} came after the file {need!r}; a file needs no waiting, dropped")
             else:
                 self.faults.append(f"{subtask.id!r} comes after the unknown id {need!r}{nearest(need, sorted(known))}")
+        for named in _outcomes_in(subtask):
+            if named not in known or named == subtask.id:
+                others = sorted(set(known) - {subtask.id})
+                self.faults.append(
+                    f"the args of {subtask.id!r} name the unknown outcome {named!r}{nearest(named, others)}"
+                )
+            elif named not in after:
+                self.mended.append(f"the args of {subtask.id!r} name the outcome of {named!r}; made it come after that")
+                after.append(named)
         return subtask.model_copy(update={"after": tuple(dict.fromkeys(after))})
 
     def _possible(self, new: Sequence[Subtask]) -> list[Subtask]:
@@ -184,6 +211,12 @@ class _Check:
             needs[waits].remove(need)
         unbroken = {s.id: tuple(n for n in s.after if self.grown.current(n) in needs[s.id]) for s in new}
         return [s.model_copy(update={"after": unbroken[s.id]}) for s in new]
+
+
+def _outcomes_in(subtask: Subtask) -> list[str]:
+    """Return the ids whose outcomes the arguments of a tool name."""
+    named = [name.split(".") for _, text in texts(subtask.args) for name in names(text)]
+    return list(dict.fromkeys(parts[1] for parts in named if parts[0] == "outcomes" and len(parts) > 1))
 
 
 def _names(subtask: Subtask, name: str) -> bool:

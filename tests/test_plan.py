@@ -112,6 +112,44 @@ class TestRefusals:
         plan.add(check_plan(plan, faults.corrected, RULES).new)
         assert ids(plan.ready()) == ["a2"]
 
+    def test_a_fallback_has_a_role_that_there_is_and_a_goal(self) -> None:
+        faults = refused(
+            [
+                subtask("a", on_failure={"role": "wirter"}),
+                subtask("b", tool="query", on_failure={"goal": "ask somebody"}),
+                subtask("c", tool="query", on_failure={"role": "reader"}),
+                subtask("d", on_failure={"goal": "try less"}),
+                subtask("e", tool="query", on_failure={"value": None}),
+            ]
+        )
+        assert faults.faults == (
+            "the on_failure of 'a' has the unknown role 'wirter'; did you mean 'writer'?",
+            "the on_failure of 'b' needs a role and a goal, as its tool has none",
+            "the on_failure of 'c' needs a role and a goal, as its tool has none",
+        )
+        assert faults.corrected[0].on_failure == Fallback(role="writer")
+        assert [s.on_failure for s in faults.corrected[1:3]] == ["skip", "skip"]
+        check_plan(Plan(), faults.corrected, RULES)
+
+    def test_an_outcome_that_the_arguments_of_a_tool_name_is_waited_for(self) -> None:
+        named = {"sql": ["${outcomes.收集.value.x} of ${params.y}", "${outcomes.b.answer}"]}
+        checked = check_plan(
+            Plan(), [subtask("收集"), subtask("b"), subtask("c", "b", tool="query", args=named)], RULES
+        )
+        assert checked.new[2].after == ("b", "收集")
+        assert checked.mended == ("the args of 'c' name the outcome of '收集'; made it come after that",)
+
+    def test_an_outcome_that_there_cannot_be_is_a_fault(self) -> None:
+        args = {"a": "${outcomes.zz.value}", "b": "${outcomes.c.answer}", "c": "$${outcomes.text.value}"}
+        faults = refused([subtask("a"), subtask("c", tool="query", args=args)])
+        assert faults.faults == (
+            "the args of 'c' name the unknown outcome 'zz'; allowed: 'a'",
+            "the args of 'c' name the unknown outcome 'c'; allowed: 'a'",
+        )
+
+    def test_for_an_unknown_tool_no_other_one_is_put_in(self) -> None:
+        assert refused([subtask("a"), subtask("b", tool="delete_all")]).corrected == (subtask("a"),)
+
     def test_all_faults_come_at_once_with_a_corrected_plan(self) -> None:
         faults = refused(
             [
