@@ -33,6 +33,7 @@ from orchestrator.plan import Delegate, Subtask
 from orchestrator.profile import Profile
 from orchestrator.resources import Resources
 from orchestrator.sandbox.guard import AddressGuard
+from orchestrator.text.jsonable import well_formed
 from orchestrator.threads import ThreadPool
 from orchestrator.yaml import read_given
 
@@ -100,6 +101,9 @@ class Order:
         for name in ("inputs", "targets", "roles"):
             if isinstance(value := getattr(self, name), str | Path):
                 raise ConfigError(f"{name} is {str(value)!r}, one alone; write a list: {name}=[{str(value)!r}]")
+        for name in ("session", "user"):
+            if (value := getattr(self, name)) is not None and well_formed(value) != value:
+                raise ConfigError(f"{name} is {value!r}, which is no text: it cannot be stored")
         if not isinstance(self.output, Mapping | None) and self.form is None:
             name = getattr(self.output, "__name__", repr(self.output))
             raise ConfigError(f"output is {name}, which is neither a pydantic model nor a JSON Schema")

@@ -354,10 +354,12 @@ class TestTheStart:
         [
             ({"inputs": "sales.csv"}, r"inputs is 'sales\.csv', one alone; write a list: inputs=\['sales\.csv'\]"),
             ({"roles": "worker"}, "roles is 'worker', one alone"),
+            ({"session": "\udcff"}, r"session is '\\udcff', which is no text"),
+            ({"user": "\udcff"}, r"user is '\\udcff', which is no text"),
             ({"output": int}, "output is int, which is neither a pydantic model nor a JSON Schema"),
             ({"limits": {"tokens": 5}}, r"limits is {'tokens': 5}; write Limits\(tokens=50_000\)"),
         ],
-        ids=["one input", "one role", "a plain type", "limits as a mapping"],
+        ids=["one input", "one role", "bytes of no session", "bytes of no user", "a plain type", "limits as a mapping"],
     )
     async def test_a_value_of_the_wrong_kind_is_named(self, options: dict[str, Any], said: str) -> None:
         async with serving({}) as server:

@@ -98,6 +98,13 @@ async def test_events_come_back_as_they_were_and_in_order(journal: Journal) -> N
     assert list(await journal.events("r1")) == events
 
 
+async def test_a_text_that_no_file_can_hold_stops_nobody(journal: Journal) -> None:
+    journal.write(Warned(run="r1", seq=1, at=1.0, path="\udcff", key="\udcff", text="\udcff"))
+    await journal.commit()
+    journal.write(Warned(run="r1", seq=2, at=2.0, text="next"))
+    assert [event.seq for event in await journal.events("r1")] == [1, 2]
+
+
 async def test_what_is_written_can_be_read_at_once(journal: Journal) -> None:
     journal.write(started())
     assert len(await journal.events("r1")) == 1

@@ -23,6 +23,7 @@ from orchestrator.errors import JournalError
 from orchestrator.journal import RunInfo, Signal, find_run, queries, runtable, unknown_run
 from orchestrator.journal.owner import Owners
 from orchestrator.journal.signals import SignalTable, of_run
+from orchestrator.text.jsonable import well_formed
 
 if TYPE_CHECKING:
     from orchestrator.events import ApprovalAsked, Event
@@ -107,7 +108,8 @@ class SqliteJournal:
             self._unwritable = f"event {event.seq} ({event.type}) of run {event.run} is no JSON: {error}"
             return
         hash_ = getattr(event, "hash", "")
-        self._rows.append(_Row(event.run, event.seq, event.at, event.type, event.path, event.key, hash_, data))
+        path, key = well_formed(event.path), well_formed(event.key)  # what cannot be stored would stop all that follows
+        self._rows.append(_Row(event.run, event.seq, event.at, event.type, path, key, hash_, data))
 
     async def commit(self) -> None:
         """Wait until everything written so far is durable."""
