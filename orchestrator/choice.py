@@ -20,6 +20,8 @@ MANY = 20
 """Tools that are all shown; of more than that, some are chosen."""
 CHOSEN = 12
 """Tools that are shown then, beside those that the task names."""
+ALL_AT_MOST = 100
+"""Tools that are shown where nothing fits: with those of the engine fewer than the 128 that servers take."""
 THRESHOLD = 0.3
 """Part of the best score that a chosen tool must reach."""
 FIND_TOOLS, CALL_TOOL = "find_tools", "call_tool"
@@ -48,7 +50,7 @@ class ToolSearch:
     def choose(self, task: str) -> list[ToolSpec]:
         """Return the tools to show for a task, in their own order: those it names, and the best of the others.
 
-        All of them where nothing fits, or where there are not many.
+        All of them where there are not many.
         """
         if len(self.specs) <= MANY:
             return list(self.specs)
@@ -56,8 +58,11 @@ class ToolSearch:
 
 
 def best_scored(specs: Sequence[ToolSpec], scores: Sequence[float], task: str) -> list[ToolSpec]:
-    """Return the tools with the best scores, and those that the task names, in their own order; all if none scores."""
-    if not any(scores):
+    """Return the tools with the best scores, and those that the task names, in their own order.
+
+    Where none scores, as the task may be in another language: all, or the first few if servers refuse so many.
+    """
+    if not any(scores) and len(specs) <= ALL_AT_MOST:
         return list(specs)
     order = sorted(range(len(specs)), key=lambda n: -scores[n])
     fitting = {n for n in order[:CHOSEN] if scores[n] >= THRESHOLD * max(scores)}

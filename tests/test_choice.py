@@ -80,6 +80,17 @@ def test_where_nothing_fits_all_are_shown() -> None:
     assert ToolSearch(many).choose("天气") == many
 
 
+async def test_where_nothing_fits_and_servers_refuse_so_many_a_few_are_shown_and_all_can_be_found() -> None:
+    herd = [feeder(f"animal{n}") for n in range(200)]
+    role = KEEPER.model_copy(update={"tools": tuple(tool.name for tool in herd)})
+    replies = [call(CALL_TOOL, {"name": "feed_animal150", "arguments": {"grams": 5}}), text("done")]
+    async with ScriptedServer(replies) as server:
+        result = await orchestrator(server, [role], herd).run_role("keeper", "做点什么")
+    assert result.status == "done", result.failure
+    assert len(offered(server.requests[0])) == CHOSEN + 2
+    assert "animal150 ate 5 g" in str(server.requests[1]["messages"][-1])
+
+
 async def test_what_is_not_shown_is_found_and_called_like_any_other() -> None:
     script = [
         call("find_tools", {"query": "feed animal20"}),
