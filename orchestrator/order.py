@@ -117,11 +117,11 @@ class Order:
             TypeError: There is no such option.
         """
         refuse_keywords(options, RunOptions.__annotations__)
-        fields: dict[str, Any] = {**options, "params": options.get("params") or {}}
-        if (folder := options.get("workspace")) is not None:
-            fields["workspace"] = Path(folder)
-        plan = options.get("plan")
-        if plan is not None and not isinstance(plan, Delegate):
+        fields: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+        if "workspace" in fields:
+            fields["workspace"] = Path(fields["workspace"])
+        plan = fields["plan"] = options.get("plan") or None
+        if plan and not isinstance(plan, Delegate):
             said = plan if isinstance(plan, Mapping) else {"subtasks": plan}
             fields["plan"] = read_given(Delegate, said, "plan")
         return cls(goal=goal, **fields)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator import ConfigError, Orchestrator, Role, tool
+from orchestrator import ConfigError, Orchestrator, Role, RunOptions, tool
 from orchestrator.events import PlanAdded, RunStarted, SubtaskStarted
 from orchestrator.plan import Delegate, Subtask
 from orchestrator.testing import ScriptedServer, call, text
@@ -92,6 +92,13 @@ async def test_a_ready_plan_may_be_given_in_any_form(plan: Any) -> None:
     async with serving({ORI: text("ok"), "do a": text("fine")}) as server:
         result = await orchestrator(server).solve("goal", plan=plan)
     assert (result.status, statuses(result), len(server.requests)) == ("done", {"a": "done"}, 2)
+
+
+async def test_options_without_a_value_count_as_left_out() -> None:
+    async with serving({ORI: text("ok")}) as server:
+        unset: Any = dict.fromkeys(RunOptions.__annotations__)
+        result = await orchestrator(server).solve("goal", **{**unset, "plan": []})
+    assert (result.status, result.outcomes) == ("done", {})
 
 
 @pytest.mark.parametrize(
