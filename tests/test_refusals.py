@@ -276,3 +276,32 @@ def test_the_window_that_an_overflow_names_is_read(said: str, tokens: int | None
 )
 def test_the_longest_answer_that_a_refusal_names_is_read(said: str, tokens: int | None) -> None:
     assert longest_answer(said) == tokens
+
+
+@pytest.mark.parametrize(
+    ("said", "what"),
+    [
+        ("参数 max_tokens 不支持", "max_tokens"),
+        ("API 调用参数有误，max_tokens 参数非法", "max_tokens"),
+        ("未知参数max_tokens，请检查", "max_tokens"),
+        ("不识别的字段 stream_options", "stream_options"),
+        ("stream_options无效", "stream_options"),
+        ("参数错误：parallel_tool_calls 不被支持", "parallel_tool_calls"),
+        ("tool_choice 参数不合法", "tool_choice=required"),
+        ("不支持 system 角色", "system"),
+    ],
+)
+def test_a_refusal_in_chinese_is_understood(said: str, what: str) -> None:
+    """Made up, in the manner of Chinese servers."""
+    assert refused(error(said), body()) == {what}
+
+
+@pytest.mark.parametrize(
+    "said", ["max_tokens 不能超过 4096", "max_tokens 的值必须小于等于 4096", "max_tokens最大为4096"]
+)
+def test_so_is_the_longest_answer(said: str) -> None:
+    assert longest_answer(error(said)) == 4096
+
+
+def test_so_is_the_window() -> None:
+    assert window(error("输入长度超过模型最大上下文长度 8192")) == 8192

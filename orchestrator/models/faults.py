@@ -38,17 +38,28 @@ _BY_TEXT = [
     (FailureKind.bad_model_output, r"failed to (call a function|parse (tool call|input))"),
     (
         FailureKind.content_filter,
-        r"content[_ ](filter|management policy|exists risk)|responsible.?ai|data.?inspection|敏感内容",
+        r"content[_ ](filter|management policy|exists risk)|responsible.?ai|data.?inspection|敏感(内容|词)",
     ),
     (FailureKind.quota, r"per[ _-]?day"),
-    (FailureKind.rate_limited, r"per[ _-]?(min|sec)|(try again|retry) in|too many requests|throttl"),
+    (
+        FailureKind.rate_limited,
+        r"per[ _-]?(min|sec)|(try again|retry) in|too many requests|throttl"
+        r"|过于频繁|降低.{0,4}频率|限流|速率限制",
+    ),
     (
         FailureKind.quota,
         r"insufficient.(quota|balance|credit)|exceeded.{0,20}quota|credit balance|requires more credits"
         r"|arrearage|billing|欠费|余额不足",
     ),
-    (FailureKind.overloaded, r"overload|provider.?unavailable|loading model|server is busy|temporarily unavailable"),
-    (FailureKind.auth, r"(incorrect|invalid).{0,10}api.?key|model.{0,80}(does not exist|not found)"),
+    (
+        FailureKind.overloaded,
+        r"overload|provider.?unavailable|loading model|server is busy|temporarily unavailable|繁忙|稍后(再|重)试",
+    ),
+    (
+        FailureKind.auth,
+        r"(incorrect|invalid).{0,10}api.?key|model.{0,80}(does not exist|not found)"
+        r"|api.?key.{0,4}(无效|错误|不正确|过期)|(无效|错误).{0,2}api.?key|模型.{0,20}不存在",
+    ),
 ]
 """By the server's words, the first match counts: a quota per minute is a rate limit, one per day is not."""
 

@@ -19,7 +19,7 @@ _REFUSING = (
     r"(?:un|not[ _])support|unrecognized|unknown|unexpected|unavailable|not available|incompatible|deprecated"
     r"|extra[ _](?:inputs?|fields?|forbid)|(?:not|n't)(?: \w+)? (?:permitted|allowed|support|accept|compatible)"
     r"|only supports?|only [^.]{1,40} (?:is|are) (?:allowed|supported)|no endpoints found|cannot find field"
-    r"|\binvalid\b|不支持"
+    r"|\binvalid\b|不(?:被)?支持|不合法|非法|无效|未知|(?:不|无法)识别|不允许|不可用"
 )
 _NEAR = 160
 """Characters between a name and the words that refuse it."""
@@ -88,12 +88,14 @@ _WINDOW = (
     rf"context (?:size|window|length){_COUNT} tokens",
     r"tokens > (\d[\d,]{2,}) maximum",
     rf"limit of{_COUNT} tokens",
+    rf"上下文(?:长度|窗口){_COUNT}",
     rf"range of input length should be \[\d+,{_COUNT}",
 )
 _ANSWER = (
     r"at most (\d[\d,]{2,}) (?:completion|output) tokens",
     r"max_(?:completion_|new_|output_)?tokens[^.]{0,60}?\[\d+, ?(\d[\d,]{2,})\]",
     r"max_(?:completion_|new_|output_)?tokens\W{0,3} must be (?:less than or equal to|at most|<=) \W?(\d[\d,]{2,})",
+    r"max_(?:completion_|new_|output_)?tokens[^.]{0,20}?(?:不(?:能|得|可)(?:超过|大于)|小于等于|最大(?:值)?为)\D{0,5}(\d[\d,]{2,})",
     r"max_(?:completion_|new_|output_)?tokens: \d+ > (\d[\d,]{2,})",
 )
 
@@ -114,7 +116,7 @@ _FLAGS = re.IGNORECASE | re.DOTALL
 
 
 def _is_refused(name: str, said: str) -> bool:
-    name = rf"(?<![\w.-])(?:{name})(?![\w-])"
+    name = rf"(?<![a-z0-9_.-])(?:{name})(?![a-z0-9_-])"  # Chinese stands right beside it
     near = rf"{name}.{{0,{_NEAR}}}?(?:{_REFUSING})|(?:{_REFUSING}).{{0,{_NEAR}}}?{name}"
     return re.search(near, said, _FLAGS) is not None
 
@@ -170,7 +172,7 @@ def _schemas(body: Body) -> list[Any]:
 _SAYINGS: Sequence[Saying] = (
     (
         "plain",
-        r"only supports? stream|must be set to false for non-streaming|requires? stream(ing)?\b",
+        r"(?:仅|只)支持流式|only supports? stream|must be set to false for non-streaming|requires? stream(ing)?\b",
         lambda body: not body.get("stream"),
     ),
     (
@@ -181,7 +183,7 @@ _SAYINGS: Sequence[Saying] = (
     ),
     (
         "system",
-        r"(not|n't) support '?system'?|system (role|messages?) (is |are )?not (support|allow)",
+        r"不支持.{0,4}system|(not|n't) support '?system'?|system (role|messages?) (is |are )?not (support|allow)",
         lambda body: any(_of(body, "system")),
     ),
     (
