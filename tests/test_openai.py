@@ -137,6 +137,17 @@ async def test_a_plain_answer_to_a_streamed_request_is_read_all_the_same() -> No
         assert (await model.generate(request(), lambda delta: None)).content == "Hi"
 
 
+@pytest.mark.parametrize("listening", [False, True])
+async def test_what_a_model_says_where_it_refuses_is_its_answer(listening: bool) -> None:
+    said = {"content": None, "refusal": "I cannot help with that."}
+    plain = json.dumps({"choices": [{"message": said, "finish_reason": "stop"}]})
+    streamed = f'data: {{"choices": [{{"delta": {json.dumps(said)}, "finish_reason": "stop"}}]}}\n\n'
+    kind = {"content-type": "text/event-stream" if listening else "application/json"}
+    async with serving(fault(200, streamed if listening else plain, kind)) as (model, _):
+        reply = await model.generate(request(), print if listening else None)
+    assert reply.content == "I cannot help with that."
+
+
 async def test_ids_are_unique_within_the_conversation() -> None:
     answer = call("ping", {}, id="a") + call("ping", {}, id="a") + call("ping", {}, id="") + call("ping", {}, id="b")
     before = (*ASK, Message("assistant", "", (ToolCall("a", "ping", "{}"),)), Message("tool", "pong", call_id="a"))

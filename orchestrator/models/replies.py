@@ -167,7 +167,7 @@ class Assembly:
 
     def _add_delta(self, delta: Mapping[str, Any]) -> Iterator[Delta]:
         for name, value in delta.items():
-            if name == "content":
+            if name in ("content", "refusal"):
                 reasoning, text = _texts(value)
                 self._join("content", text)
                 if reasoning:
@@ -251,7 +251,7 @@ def read_reply(
     """
     choice = body["choices"][0]
     message = _dict(choice.get("message"))
-    reasoning, content = _texts(message.get("content"))
+    reasoning, content = _texts(message.get("content") or message.get("refusal"))
     thought, content = split_think(content)
     names = {} if request.output else offered_names(request)
     calls = tuple(_call(item, names) for item in _dicts(message.get("tool_calls")))
