@@ -53,6 +53,11 @@ class Shift:
         """Seconds until it has to sum up."""
         return self.deadline.soft - self.worked
 
+    @property
+    def for_a_tool(self) -> float:
+        """Seconds that a tool may take, so that the loop can still sum up."""
+        return self.left if self.left > 0 else (self.deadline.hard - self.worked) / 2
+
     def below(self, seconds: float | None, *, ticket: Ticket | None = None, worked: float = 0.0) -> Shift:
         """Return the time of a loop that works for this one; it must end before this one sums up.
 

@@ -327,7 +327,8 @@ class Toolbox:
                     group.create_task(self._run_job(job))
 
     async def _run_job(self, job: Job) -> None:
-        await invoke(job, partial(self._context_of, job))
+        seconds = None if self.for_programs else self.gate.shift.for_a_tool  # nobody sums up for a program
+        await invoke(job, partial(self._context_of, job), seconds)
         if job.result and job.result.images:
             job.result = await self._with_images(job.result)
 

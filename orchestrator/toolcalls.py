@@ -90,31 +90,34 @@ class Job:
         self.result, self.kind = failed(text), kind
 
 
-async def invoke(job: Job, context: Callable[[], ToolContext]) -> None:
+async def invoke(job: Job, context: Callable[[], ToolContext], seconds: float | None = None) -> None:
     """Run the tool of a call: within its time limit, and again where that may help and does no harm.
 
     Args:
         job: Gets the result.
         context: Makes what the tool is given.
+        seconds: What there is for all attempts together; None: as much as the tool's own limit.
     """
     assert job.tool is not None
     started = time.monotonic()
     attempts = 1 + (job.tool.retries if job.tool.effect != "once" else 0)
     while attempts:
         attempts -= 1
-        if await _attempt(job, job.tool, context):
+        left = None if seconds is None else started + seconds - time.monotonic()
+        if await _attempt(job, job.tool, context, left):
             break
     job.seconds = time.monotonic() - started
 
 
-async def _attempt(job: Job, tool: Tool, context: Callable[[], ToolContext]) -> bool:
+async def _attempt(job: Job, tool: Tool, context: Callable[[], ToolContext], left: float | None) -> bool:
     """Run the tool once; False when another attempt may go better."""
+    limit = min((each for each in (tool.timeout, left) if each is not None), default=None)
     try:
-        job.result, again = await bounded(_result(tool, job.arguments or {}, context), tool.timeout)
+        job.result, again = await bounded(_result(tool, job.arguments or {}, context), limit)
     except Overdue as late:
         after = "it may still be running" if tool.blocking or not late.stopped else "it was stopped"
-        job.fail(f"{tool.name} did not finish within {tool.timeout:g} s; {after}", FailureKind.tool_timeout)
-        again = True
+        job.fail(f"{tool.name} did not finish within {round(limit or 0, 2):g} s; {after}", FailureKind.tool_timeout)
+        again = limit == tool.timeout  # else there is no time left
     return not again
 
 

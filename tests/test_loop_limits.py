@@ -139,7 +139,8 @@ class TestTime:
         assert ran.ending == ("failed", "deadline")
         assert ran.result.failure and ran.result.failure.kind == FailureKind.tool_timeout
 
-    async def test_a_tool_without_a_limit_of_its_own_ends_with_the_loop_and_what_was_found_is_kept(self) -> None:
+    async def test_a_tool_that_takes_all_of_the_loop_s_time_is_stopped_so_that_the_loop_sums_up(self) -> None:
+        """It ran until the loop was cut off, which then could say nothing."""
         ended = asyncio.Event()
 
         @tool(timeout=None)
@@ -150,9 +151,15 @@ class TestTime:
             finally:
                 ended.set()
 
-        ran = await run([text("x is 42.") + call("look", {}), call("wait", {})], look, wait, limits=Limits(time=0.4))
+        script = [call("look", {}), call("wait", {}), text("So far: x is 42.")]
+        ran = await run(script, look, wait, limits=Limits(time=2))
+        assert ran.choices == ["auto", "auto", "none"]
+        assert (*ran.ending, ran.result.answer) == ("partial", "deadline", "So far: x is 42.")
+        assert ended.is_set() and ran.observations[1].endswith(" s; it was stopped")
+
+    async def test_what_was_found_is_kept_where_no_time_is_left_to_sum_up(self) -> None:
+        ran = await run([text("x is 42.") + call("look", {}), hang()], look, limits=Limits(time=0.4))
         assert (*ran.ending, ran.result.answer) == ("partial", "deadline", "x is 42.")
-        assert ended.is_set()
 
 
 class TestRepetition:
