@@ -51,6 +51,15 @@ def _wake(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
+def is_stray_cancellation() -> bool:
+    """Whether a `CancelledError` comes from something that was waited for, and nobody has cancelled this task.
+
+    A task group takes a task that ends with it for one that it cancelled itself: the work would be lost without a word.
+    """
+    task = asyncio.current_task()
+    return task is not None and not task.cancelling()
+
+
 def refuse_to_block(instead: str) -> None:
     """Refuse a call that blocks where an event loop is running.
 

@@ -15,6 +15,7 @@ from orchestrator.compaction import Window
 from orchestrator.context import RunContext, record_key
 from orchestrator.conversation import Conversation
 from orchestrator.errors import LoopStopped, ModelError, OutOfBudget, RunStopped
+from orchestrator.eventloops import is_stray_cancellation
 from orchestrator.events import LoopClosing
 from orchestrator.failure import RULES, Failure, FailureKind
 from orchestrator.limits import Moment
@@ -107,9 +108,8 @@ class AgentLoop:
                 raise RunStopped(error.failure) from error
             return Ending("failed", "model_unavailable", self.conversation.last_text(), failure=error.failure)
         except asyncio.CancelledError:
-            if (task := asyncio.current_task()) is None or task.cancelling():
+            if not is_stray_cancellation():
                 raise
-            # a task group takes a task that ends so for one that it cancelled: the subtask would be lost without a word
             raise RuntimeError("something that the loop waited for was cancelled, but not the loop") from None
 
     async def _turn(self) -> Ending | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from orchestrator.context import RunContext, record_key, within
 from orchestrator.conversation import Conversation
 from orchestrator.delegate import Planner
 from orchestrator.errors import JournalError, LoopStopped, RunStopped
+from orchestrator.eventloops import is_stray_cancellation
 from orchestrator.events import ApprovalAsked, ReviewDone, SubtaskEnded, SubtaskStarted, Warned, Way
 from orchestrator.failure import RULES, Failure, FailureKind
 from orchestrator.fences import show_outcome, sources_of
@@ -81,7 +83,9 @@ class Workers:
             ending, attempts = await self._tries(job)
         except (RunStopped, JournalError):
             raise
-        except Exception as error:  # noqa: BLE001 - a fault of ours must not take the siblings down
+        except (Exception, asyncio.CancelledError) as error:  # a fault of ours must not take the siblings down
+            if isinstance(error, asyncio.CancelledError) and not is_stray_cancellation():
+                raise
             self.context.log.add(Warned(path=job.path, text=self.context.redact(traceback.format_exc())))
             failure = Failure(FailureKind.bug, self.context.redact(f"{type(error).__name__}: {error}"))
             ending, attempts = Ending("failed", "bug", failure=failure), 1

@@ -26,7 +26,7 @@ from orchestrator.models.tokens import count
 from orchestrator.resources import Resources
 from orchestrator.text.redact import redact_json
 from orchestrator.tool import RESERVED, Tool, ToolContext, ToolResult, to_result
-from orchestrator.toolcalls import Job, Observation, invoke, stretches, told
+from orchestrator.toolcalls import Job, Observation, invoke, stretches, told, verified
 from orchestrator.workspace.loop import LoopWorkspace
 
 CUT_AT = 12_000
@@ -143,7 +143,12 @@ class Toolbox:
                 continue
             if not await self._is_in_doubt(job, job.tool):
                 loop = (self.conversation, self.workspace)
-                goes_to = job.tool.goes_to(self._context_of(job)) if job.tool.goes_to else ""
+                try:
+                    goes_to = job.tool.goes_to(self._context_of(job)) if job.tool.goes_to else ""
+                except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the tool's own code, without a wait
+                    job.fail(f"{job.name} failed: it cannot say where it sends data: {told(error)}")
+                    job.arguments = None
+                    continue
                 job.question = self.gate.question(job.key, job.tool, job.arguments, job.text, loop, goes_to)
         self._put(jobs)
 
@@ -169,9 +174,9 @@ class Toolbox:
             return False
         if tool.verify:
             try:
-                found = await tool.verify(self.context.idempotency_key(job.key))
-            except Exception as error:  # noqa: BLE001 - the tool's own code; then a person has to look
-                self.context.log.add(Warned(path=self.path, text=f"{tool.name} cannot tell: {told(error)}"))
+                found = await verified(tool, self.context.idempotency_key(job.key))
+            except ToolError as error:  # then a person has to look
+                self.context.log.add(Warned(path=self.path, text=str(error)))
             else:
                 if not found:
                     return False

@@ -11,6 +11,7 @@ from typing import Any
 
 from orchestrator.bounded import Overdue, bounded
 from orchestrator.errors import LoopStopped, RunStopped, ToolError
+from orchestrator.eventloops import is_stray_cancellation
 from orchestrator.events import ApprovalAsked
 from orchestrator.failure import Failure, FailureKind
 from orchestrator.messages import Json, Message, ToolCall
@@ -134,6 +135,23 @@ async def _result(tool: Tool, arguments: dict[str, Any], context: Callable[[], T
     except BaseException as error:  # noqa: BLE001 - whatever a tool raises, the model can react to it
         why = told(error)
     return failed(f"{tool.name} failed: {why}"), True
+
+
+async def verified(tool: Tool, key: str) -> Any:
+    """Ask a tool whether the call with an idempotency key took effect.
+
+    Raises:
+        ToolError: It cannot tell.
+    """
+    assert tool.verify is not None
+    try:
+        return await tool.verify(key)
+    except asyncio.CancelledError:
+        if not is_stray_cancellation():
+            raise
+        raise ToolError(f"{tool.name} cannot tell: something that it waited for was cancelled") from None
+    except Exception as error:  # the tool's own code
+        raise ToolError(f"{tool.name} cannot tell: {told(error)}") from error
 
 
 def failed(text: str) -> ToolResult:

@@ -539,3 +539,22 @@ class TestACallThatWasInterrupted:
             assert (await made.resume(run)).status == "done"
             assert server.requests[1]["messages"][-1]["content"] == told
         assert (len(post.sent), len(keys)) == (sent, 1)
+
+    @pytest.mark.parametrize("error", [OSError("down"), asyncio.CancelledError()], ids=["error", "cancelled"])
+    async def test_is_left_to_a_person_where_its_tool_cannot_tell(self, tmp_path: Path, error: BaseException) -> None:
+        """Whatever its own code raises: of a subtask without a model nothing was left when that was a cancellation."""
+        post, begun = Post(), asyncio.Event()
+
+        async def verify(key: str) -> Any:
+            raise error
+
+        send = stuck_at_first(post, begun, verify=verify)
+        plan = delegate(subtask("a", tool="send", args={"to": "ann"}))
+        async with serving({ORI: [plan, text("ok")]}) as server:
+            made = orchestrator(server, [WORKER, clerk(send)], [send], journal=database(tmp_path))
+            async with made.start("do it") as handle:
+                await begun.wait()
+            waits = await made.resume(handle.run_id)
+            assert (waits.status, post.sent) == ("needs_review", ["ann"])
+            [warned] = of(await made.journal.events(handle.run_id), Warned)
+        assert warned.text.startswith("send cannot tell: ")

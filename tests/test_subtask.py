@@ -274,6 +274,32 @@ class TestAfterAFailure:
         assert told in failure.message
         assert "Traceback" in (await logged(made, result, Warned))[0].text
 
+    @pytest.mark.parametrize("error", [OSError("no page"), asyncio.CancelledError()], ids=["error", "cancelled"])
+    @pytest.mark.parametrize("where", ["goes_to", "together"])
+    async def test_what_a_tool_s_own_code_raises_fails_its_subtask_and_no_other(
+        self, error: BaseException, where: str
+    ) -> None:
+        """A stray cancellation was taken for one of the engine: the subtask ended without an outcome."""
+
+        def fault(*_: Any) -> Any:
+            raise error
+
+        @tool(effect="once")
+        def submit() -> str:
+            """Submit. Use it once. Returns nothing."""
+            return "submitted"
+
+        own: dict[str, Any] = {where: fault}
+        odd = replace(submit, **own)
+        clerk = Role(name="clerk", description="Submits.", prompt="You submit.", tools=("submit",))
+        plan = delegate(subtask("a", tool="submit"), subtask("b"))
+        async with serving({ORI: [plan, text("ok")], "do b": text("fine")}) as server:
+            result = await orchestrator(server, [WORKER, clerk], [odd]).solve("goal")
+        assert statuses(result) == {"a": "failed", "b": "done"}
+        failure = result.outcomes["a"].failure
+        assert failure and failure.kind == ("tool_error" if where == "goes_to" else "bug")
+        assert type(error).__name__ in failure.message
+
 
 class TestTheSecondAttempt:
     async def test_a_failure_that_may_go_better_is_tried_once_more_by_itself(self) -> None:
