@@ -267,7 +267,8 @@ class Past:
             plan.open = None
 
     def _resume(self, event: RunResumed) -> None:
-        self.ended, self.message = None, event.message
+        self.ended = None
+        self.message = "\n\n".join(filter(None, [self.message, event.message])) or None  # one may not be heard yet
         self.frozen = event if event.roles else self.frozen
         if event.message and self.started and (plan := self.plans.get(self.started.root)):
             plan.open = None  # whatever was going on, the user wants something else

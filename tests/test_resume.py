@@ -24,7 +24,7 @@ from orchestrator.plan import Subtask
 from orchestrator.review import Verdict
 from orchestrator.role import Review
 from orchestrator.settings import ModelSettings
-from orchestrator.testing import Answer, ScriptedServer, call, text
+from orchestrator.testing import Answer, ScriptedServer, call, hang, text
 from orchestrator.tool import Tool
 from tests.engine import FILTERED, ORI, WORKER, delegate, orchestrator, statuses, subtask
 
@@ -350,6 +350,29 @@ class TestRetry:
             events = await made.journal.events(cancelled.run_id)
         assert (retried.answer, statuses(retried)) == ("all done", {"a": "done", "b": "done"})
         assert [event.again for event in events if isinstance(event, RunResumed)] == [0, 1]
+
+
+class TestAMessage:
+    @pytest.mark.parametrize("words", [None, "And tomorrow?"], ids=["resumed", "with another message"])
+    async def test_that_came_before_the_run_was_stopped_again_is_not_lost(self, words: str | None) -> None:
+        """Stopped before its loop had heard it, the run went on as if nobody had said a word."""
+
+        def reply(request: dict[str, Any]) -> Answer:
+            asked = str(request["messages"])
+            return hang() if "something long" in asked else text("rainy" if "And now?" in asked else "sunny")
+
+        async with ScriptedServer(reply) as server:
+            made = orchestrator(server, max_runs=1)
+            result = await made.solve("How is the weather?")
+            async with made.start("something long") as other:
+                async for event in other:
+                    if event.type == "model.called":
+                        break
+                async with made.start_resumed(result.run_id, "And now?") as waiting:
+                    assert (await waiting.cancel()).status == "cancelled"
+            assert (await made.resume(result.run_id, words)).answer == "rainy"
+            said = [m["content"] for m in server.requests[-1]["messages"] if m["role"] == "user"]
+        assert said[1:] == ["\n\n".join(filter(None, ["And now?", words]))]
 
 
 class TestUndo:
