@@ -38,13 +38,13 @@ class Document:
         """Return the part of the document below a place that holds a mapping, with its lines."""
         data: Any = self.data
         for part in place:
-            data = data.get(part, {})
+            data = data.get(part) or {}
         depth = len(place)
         lines = {key[depth:]: line for key, line in self.lines.items() if key[:depth] == place}
         return Document(self.file, data, lines, (*self.above, *place))
 
     def validate(self, model: type[M], data: Mapping[str, Any] | None = None) -> M:
-        """Read the mapping (or what was made of it) as a model; a key without a value is as good as none.
+        """Read the mapping (or what was made of it) as a model; at its top a key without a value is as good as none.
 
         Raises:
             ConfigError: It does not fit; all faults, each with its line.
@@ -62,7 +62,7 @@ class Document:
         faults: dict[Place, ConfigError] = {}
         for details in error.errors():
             place = self._known(details["loc"])
-            if details["type"] == "missing":
+            if details["type"] in ("missing", "extra_forbidden") and place[-1:] != details["loc"][-1:]:
                 place = (*place, details["loc"][-1])
             faults.setdefault(place, self.error(self._words(details, place, model), place))
         return list(faults.values())

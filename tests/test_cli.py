@@ -597,6 +597,11 @@ def test_undo_leaves_what_a_person_changed_since(project: Path, ori: Ori) -> Non
     assert (project / "out/记录.txt").read_text("utf-8") == "mine"
 
 
+def test_a_project_whose_settings_are_all_commented_out_is_right(project: Path, ori: Ori) -> None:
+    (project / "ori.yaml").write_text("models:\nlimits:\ntools:\nnetwork:\nmcp:\nmemory:\njournal:\n")
+    assert (ori("check").status, ori("run", "hello").status) == (0, 0)
+
+
 def test_common_options_may_stand_on_both_sides_of_the_command(project: Path, ori: Ori) -> None:
     assert ori("--json", "--project", str(project), "roles").json == ori("roles", "--json").json
     assert ori("--project", "nowhere", "roles", "--project", str(project)).status == 0
