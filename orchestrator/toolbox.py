@@ -159,7 +159,8 @@ class Toolbox:
             return
         for job in jobs:
             if job.question:
-                job.fail(self.context.text("nobody_to_ask", why=job.question.why, place=job.question.destination))
+                why = f"{job.question.why} {job.question.destination}".rstrip()
+                job.fail(self.context.text("nobody_to_ask", why=why))
                 job.arguments = job.question = None
 
     def _deny(self, job: Job, word: Signal) -> None:

@@ -58,8 +58,10 @@ def open_http_client() -> httpx2.AsyncClient:
             await self.stream.aclose()
 
     async def bound(response: httpx2.Response) -> None:
-        assert isinstance(response.stream, httpx2.AsyncByteStream)
-        response.stream = Bounded(response.stream)
+        declared = response.headers.get("content-length", "")
+        if not (declared.isdecimal() and int(declared) <= _LARGEST):  # else no more is read than that
+            assert isinstance(response.stream, httpx2.AsyncByteStream)
+            response.stream = Bounded(response.stream)
 
     return Connections(verify=_tls(), follow_redirects=False, event_hooks={"response": [bound]})
 
