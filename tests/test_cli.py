@@ -169,6 +169,16 @@ def test_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("ori ")
 
 
+@pytest.mark.parametrize("argv", [["run", "--replay", "hello"], ["run", "hello", "--replay", "model"]])
+def test_a_scenario_may_be_named_behind_the_option_to_replay_it(project: Path, ori: Ori, argv: list[str]) -> None:
+    assert ori(*argv, "--json").json["status"] == "done"
+
+
+def test_a_wrong_way_to_replay_is_told(project: Path, ori: Ori) -> None:
+    ran = ori("run", "hello", "--replay=al")
+    assert ran.status == 2 and "--replay=al is unknown; write --replay, or --replay=all" in ran.err
+
+
 @pytest.mark.parametrize("argv", [["rnu"], ["run", "x", "--live", "--replay"], ["solve"], []])
 def test_wrong_usage_has_status_2_and_shows_the_usage(argv: list[str], ori: Ori) -> None:
     said = ori(*argv)

@@ -65,7 +65,7 @@ def parser() -> argparse.ArgumentParser:
         "--replay",
         nargs="?",
         const="model",
-        choices=("model", "all"),
+        metavar="all",
         help="take the model's replies from the recording; all: the results of tools, too",
     )
     run.add_argument("--workspace", metavar="DIR", type=Path, help="folder to work in (default: a new one)")

@@ -38,6 +38,10 @@ _PAST_RUNS = 20
 
 def run(args: Namespace) -> Report:
     """Run a scenario, or the plan of a file."""
+    if args.replay not in (None, "model", "all"):  # `--replay NAME`: the option has taken the word after it
+        if args.scenario is not None:
+            raise ConfigError(f"--replay={args.replay} is unknown; write --replay, or --replay=all")
+        args.scenario, args.replay = args.replay, "model"
     asker = Asker() if interactive() else None
     orchestrator = Orchestrator.from_project(args.project, approve=asker.approve if asker else None)
     plan = planfile.read_plan(args.plan) if args.plan else None
