@@ -26,7 +26,7 @@ from orchestrator.models.tokens import count
 from orchestrator.resources import Resources
 from orchestrator.text.redact import redact_json
 from orchestrator.tool import RESERVED, Tool, ToolContext, ToolResult, to_result
-from orchestrator.toolcalls import Job, Observation, invoke, stretches, told, verified
+from orchestrator.toolcalls import Job, Observation, invoke, repeat, stretches, told, verified
 from orchestrator.workspace.loop import LoopWorkspace
 
 CUT_AT = 12_000
@@ -304,19 +304,7 @@ class Toolbox:
             line = recording.came_of(job.key, job.name, job.text)
         except ReplayMiss as miss:
             raise RunStopped(miss.failure) from miss
-        for name, data in line.files.items():
-            if data is None:
-                self.workspace.delete(name)
-            else:
-                self.workspace.write(name, data)
-        variables = self._context_of(job).variables
-        for name, value in line.variables.items():
-            if value is None:
-                variables.pop(name, None)
-            else:
-                variables[name] = value
-        job.recorded, job.refused = line, not line.counted
-        job.result = ToolResult(line.text, line.value, not line.ok, untrusted=line.untrusted, final=line.final)
+        repeat(job, line, self._context_of(job))
         return True
 
     async def _run_stretch(self, jobs: Sequence[Job]) -> None:

@@ -154,6 +154,22 @@ async def verified(tool: Tool, key: str) -> Any:
         raise ToolError(f"{tool.name} cannot tell: {told(error)}") from error
 
 
+def repeat(job: Job, line: ToolLine, context: ToolContext) -> None:
+    """Give a call the result that was recorded, and make the changes that the tool had made."""
+    for name, data in line.files.items():
+        if data is None:
+            context.workspace.delete(name)
+        else:
+            context.workspace.write(name, data)
+    for name, value in line.variables.items():
+        if value is None:
+            context.variables.pop(name, None)
+        else:
+            context.variables[name] = value
+    job.recorded, job.refused = line, not line.counted
+    job.result = ToolResult(line.text, line.value, not line.ok, untrusted=line.untrusted, final=line.final)
+
+
 def failed(text: str) -> ToolResult:
     """Return an error as the model is told it."""
     return ToolResult(f"Error: {text}", error=True)
