@@ -296,9 +296,36 @@ def test_a_new_role_is_two_files_and_is_listed_at_once(project: Path, ori: Ori) 
     assert ori("new", "role", "译者").status == 2
 
 
-def test_a_name_that_is_no_file_name_is_refused(ori: Ori) -> None:
-    said = ori("new", "role", "../x")
-    assert said.status == 2 and "'../x'" in said.err
+@pytest.mark.parametrize(("kind", "name"), [("role", "../x"), ("scenario", "a b"), ("tool", "a-b"), ("tool", "class")])
+def test_a_name_that_cannot_be_is_refused(ori: Ori, kind: str, name: str) -> None:
+    said = ori("new", kind, name)
+    assert said.status == 2 and repr(name) in said.err
+
+
+def test_a_new_tool_can_be_called_at_once(project: Path, ori: Ori) -> None:
+    said = ori("new", "tool", "查订单")
+    assert said.out.splitlines() == [f"{project}/tools/查订单.py"]
+    ori("new", "role", "clerk")
+    role = project / "roles" / "clerk.yaml"
+    role.write_text(role.read_text().replace("read_file", "查订单"))
+    plan = {"subtasks": [{"id": "look", "role": "clerk", "goal": "Look it up."}]}
+    looked = [call("查订单", {"text": "A-1"}), text("It is A-1.")]
+    with served([call("delegate", plan), *looked, text("A-1.")]) as server:
+        use(project, server)
+        assert ori("check").status == 0
+        assert ori("solve", "What is there?", "--json").json["outcomes"]["look"]["answer"] == "It is A-1."
+    assert ori("new", "tool", "查订单").status == 2
+
+
+def test_a_new_scenario_can_be_run_at_once(project: Path, ori: Ori) -> None:
+    said = ori("new", "scenario", "周报")
+    assert said.out.splitlines() == [f"{project}/scenarios/周报.yaml"]
+    plan = {"subtasks": [{"id": "greet", "role": "worker", "goal": "Greet."}]}
+    written = [call("write_file", {"path": "hello.txt", "content": "Hello Ada!"}), text("It is there.")]
+    with served([call("delegate", plan), *written, text("Done.")]) as server:
+        use(project, server)
+        assert ori("check").status == 0
+        assert ori("run", "周报").status == 0
 
 
 def test_check_names_file_line_value_and_the_nearest_right_one(project: Path, ori: Ori) -> None:

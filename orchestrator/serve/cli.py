@@ -96,8 +96,8 @@ def parser() -> argparse.ArgumentParser:
     add("roles", "content.roles", "list the roles")
     add("tools", "content.tools", "list the tools")
     add("init", "content.init", "lay out a project").add_argument("folder", metavar="DIR", type=Path)
-    new = add("new", "content.new", "start a role")
-    new.add_argument("kind", metavar="role", choices=["role"])
+    new = add("new", "content.new", "start a role, a tool or a scenario")
+    new.add_argument("kind", choices=["role", "tool", "scenario"])
     new.add_argument("name", metavar="NAME")
 
     add("inbox", "inbox.inbox", "list the calls that wait for a person")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import keyword
 import re
 from argparse import Namespace
 from collections.abc import Sequence
@@ -18,6 +19,13 @@ from orchestrator.serve.report import DONE, WRONG_USE, Report
 if TYPE_CHECKING:
     from orchestrator.content.catalog import Catalog
     from orchestrator.mcp.servers import Offer
+
+_TEMPLATES = {
+    "role": {"roles/NAME.yaml": "role.yaml", "prompts/NAME.md": "role.md"},
+    "tool": {"tools/NAME.py": "tool.txt"},
+    "scenario": {"scenarios/NAME.yaml": "scenario.yaml"},
+}
+"""The files of what can be started, and their templates in serve/templates."""
 
 
 def check(args: Namespace) -> Report:
@@ -68,23 +76,33 @@ async def _offer(catalog: Catalog, folder: Path) -> Offer:
 
 
 def new(args: Namespace) -> Report:
-    """Start a role: its file and its prompt."""
-    if not re.fullmatch(r"\w[\w-]{0,39}", args.name):
-        raise ConfigError(f"{args.name!r} is no name for a role; use letters, digits, _ and -, at most 40")
-    if args.name in (known := _catalog(args).role_names):
-        raise ConfigError(f"there is a role {args.name!r} already; take another name than {', '.join(known)}")
-    written = {f"roles/{args.name}.yaml": "role.yaml", f"prompts/{args.name}.md": "role.md"}
-    return _written(args.project, {file: _template(name) for file, name in written.items()}, "ori check")
+    """Start a role, a tool or a scenario: its files, filled in so far that they work."""
+    kind, name = args.kind, args.name
+    if not re.fullmatch(r"\w[\w-]{0,39}", name):
+        raise ConfigError(f"{name!r} is no name for a {kind}; use letters, digits, _ and -, at most 40")
+    if kind == "tool" and (not name.isidentifier() or keyword.iskeyword(name)):
+        raise ConfigError(f"{name!r} is no name for a function of Python; use letters, digits and _, no digit first")
+    catalog = _catalog(args)
+    known = {"role": catalog.role_names, "tool": catalog.tool_names, "scenario": catalog.scenario_names}[kind]
+    if name in known:
+        raise ConfigError(f"there is a {kind} {name!r} already; take another name than {', '.join(known)}")
+    first = "name it in a role's tools, then: " if kind == "tool" else ""
+    return _written(args.project, _started(kind, name), f"{first}ori check")
 
 
 def init(args: Namespace) -> Report:
     """Lay out a project."""
-    written = {"ori.yaml": "ori.yaml", ".gitignore": "gitignore", "scenarios/hello.yaml": "scenario.yaml"}
-    texts = {file: _template(name) for file, name in written.items()}
+    texts = {"ori.yaml": _template("ori.yaml"), ".gitignore": _template("gitignore"), **_started("scenario", "hello")}
     report = _written(args.folder, texts, "name a model in ori.yaml, then: ori run hello")
     for folder in ("roles", "prompts", "tools"):
         (args.folder / folder).mkdir(exist_ok=True)
     return report
+
+
+def _started(kind: str, name: str) -> dict[str, str]:
+    """Give the texts of a new role, tool or scenario by their files."""
+    named = {file.replace("NAME", name): template for file, template in _TEMPLATES[kind].items()}
+    return {file: _template(template).replace("NAME", name) for file, template in named.items()}
 
 
 def _catalog(args: Namespace) -> Catalog:
