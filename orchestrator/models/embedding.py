@@ -10,7 +10,8 @@ from pydantic import BaseModel, FiniteFloat, ValidationError
 
 from orchestrator.errors import ModelError
 from orchestrator.failure import Failure, FailureKind
-from orchestrator.models.httpclient import open_http_client, withheld_headers
+from orchestrator.models.environment import withheld_headers
+from orchestrator.models.httpclient import open_http_client
 
 _ONCE: dict[str, Any] = {"timeout": 10.0, "max_retries": 0}
 """Seconds, and no more tries: whoever asks has another way to rank."""

@@ -66,32 +66,6 @@ def open_http_client() -> httpx2.AsyncClient:
     return Connections(verify=_tls(), follow_redirects=False, event_hooks={"response": [bound]})
 
 
-def is_of_environment(base_url: str | None) -> bool:
-    """Whether a server is the one that keys and headers of the environment are for."""
-    return base_url in (None, os.environ.get("OPENAI_BASE_URL"))
-
-
-def withheld_headers(base_url: str | None, key: str) -> dict[str, Any]:
-    """Return headers that keep from any other server what the openai client would send it of the environment.
-
-    Args:
-        base_url: Of the server, as it was given.
-        key: The server's own.
-    """
-    from openai import omit
-
-    if is_of_environment(base_url):
-        return {}
-    headers: dict[str, Any] = {"OpenAI-Organization": omit, "OpenAI-Project": omit}
-    for line in os.environ.get("OPENAI_CUSTOM_HEADERS", "").split("\n"):
-        name = line.partition(":")[0].strip()
-        if name.lower() == "authorization":
-            headers["Authorization"] = f"Bearer {key}"
-        elif name:
-            headers[name] = omit
-    return headers
-
-
 @cache
 def _parsed(url: str) -> httpx2.URL:
     import httpx2

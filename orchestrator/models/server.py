@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import aclosing
@@ -18,8 +17,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from orchestrator.errors import ConfigError, ModelError
 from orchestrator.failure import Failure, FailureKind
 from orchestrator.messages import Delta, Json
+from orchestrator.models.environment import address_of, key_for, withheld_headers
 from orchestrator.models.faults import refusal
-from orchestrator.models.httpclient import is_of_environment, open_http_client, withheld_headers
+from orchestrator.models.httpclient import open_http_client
 from orchestrator.models.presets import PresetName, preset_for
 from orchestrator.models.replies import Assembly, read_body
 from orchestrator.models.wire import decode
@@ -70,10 +70,8 @@ class Server:
         timeout: Timeouts,
         preset: PresetName | None,
     ) -> None:
-        self.base_url = base_url or os.environ.get("OPENAI_BASE_URL") or "https://api.openai.com/v1"
-        known = is_of_environment(base_url)  # a key goes only to the server it is for
-        self._given_url = base_url
-        self._key = (api_key or (known and os.environ.get("OPENAI_API_KEY")) or "none").strip()
+        self._given_url, self.base_url = base_url, address_of(base_url)
+        self._key = key_for(base_url, api_key)
         self.preset = preset_for(self.base_url, preset)
         self.headers = ({self.preset.key_header: self._key} if self.preset.key_header else {}) | dict(headers)
         self._timeout = timeout
