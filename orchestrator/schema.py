@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any, TypeVar
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -15,6 +17,9 @@ from orchestrator.fitting import Fitter
 from orchestrator.messages import Json
 from orchestrator.models.narrow import nodes
 from orchestrator.tool import Tool, ToolContext, ToolResult
+
+if TYPE_CHECKING:
+    from jsonschema.exceptions import ValidationError as JSONSchemaError
 
 RESULT_TOOL = "submit_result"
 M = TypeVar("M", bound=BaseModel)
@@ -30,7 +35,7 @@ def problems(value: Json, schema: Mapping[str, Json]) -> list[str]:
 
     found: dict[str, None] = {}
     registry: Registry[Any] = Registry()  # its own would ask the network for what a `$ref` names, past every guard
-    for error in validator_for(schema)(schema, registry=registry).iter_errors(value):
+    for error in _in_linear_time(validator_for(schema))(schema, registry=registry).iter_errors(value):
         part: Any = error.schema
         given: Any = error.instance
         if error.validator == "required" and isinstance(given, dict):
@@ -43,6 +48,42 @@ def problems(value: Json, schema: Mapping[str, Json]) -> list[str]:
         else:
             found[f"{error.json_path}: {error.message}"[:300]] = None
     return list(found)
+
+
+@cache
+def _in_linear_time(validator: Any) -> Any:
+    """Return a validator class of jsonschema with another `pattern`."""
+    from jsonschema.validators import extend
+
+    return extend(validator, {"pattern": _pattern_faults})
+
+
+def _pattern_faults(validator: object, pattern: str, value: Json, schema: object) -> Iterator[JSONSchemaError]:
+    from jsonschema.exceptions import ValidationError
+
+    if isinstance(value, str) and not _matcher(pattern)(value):
+        yield ValidationError(f"{value!r} does not match {pattern!r}")
+
+
+@lru_cache(maxsize=256)
+def _matcher(pattern: str) -> Callable[[str], bool]:
+    """Return what searches a text for a pattern, which models and MCP servers write, too.
+
+    Python's own search may take exponential time and stop every run, pydantic's takes linear time. Python's is left for
+    those that look around; one that neither can read holds nobody to anything.
+    """
+    from pydantic_core import SchemaError, SchemaValidator
+    from pydantic_core.core_schema import str_schema
+
+    try:
+        return SchemaValidator(str_schema(pattern=pattern)).isinstance_python
+    except SchemaError:
+        pass
+    try:
+        search = re.compile(pattern).search
+    except re.error:
+        return lambda text: True
+    return lambda text: search(text) is not None
 
 
 def wrong_schema(schema: Mapping[str, Json]) -> tuple[str, tuple[str | int, ...]] | None:

@@ -1,3 +1,8 @@
+import asyncio
+import gzip
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -37,6 +42,39 @@ async def test_an_answer_without_end_is_given_up(listening: bool) -> None:
         fault(200, "a" * (65 << 20), {"content-type": "text/event-stream"}), listening=listening
     )
     assert kind is FailureKind.connection and "more than 64 MB came" in message
+
+
+@asynccontextmanager
+async def packing(body: bytes, kind: str, status: int = 200) -> AsyncIterator[OpenAIModel]:
+    """A model whose server packs its answer, though nobody asked for that."""
+    head = f"HTTP/1.1 {status} X\r\ncontent-type: {kind}\r\ncontent-encoding: gzip\r\nconnection: close\r\n\r\n"
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"the prompt")
+        writer.write(head.encode() + gzip.compress(body))
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        model = OpenAIModel("m", base_url=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1")
+        yield model
+        await model.aclose()
+
+
+@pytest.mark.parametrize(
+    ("kind", "status"), [("text/event-stream", 200), ("application/json", 200), ("text/html", 502)], ids=str
+)
+async def test_a_little_that_unpacks_to_very_much_is_given_up(kind: str, status: int) -> None:
+    """100 MB of zeros are 100 kB."""
+    async with packing(bytes(100 << 20), kind, status) as model:
+        with pytest.raises(ModelError, match="more than 64 kB of a packed answer"):
+            await model.generate(ASK)
+
+
+async def test_a_packed_answer_is_read() -> None:
+    body = {"choices": [{"message": {"content": "yes"}, "finish_reason": "stop"}]}
+    async with packing(json.dumps(body).encode(), "application/json") as model:
+        assert (await model.generate(ASK)).content == "yes"
 
 
 @pytest.mark.parametrize("content", [None, "no certificate"])

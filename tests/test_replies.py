@@ -1,4 +1,5 @@
 import json
+from codecs import BOM_UTF8
 from typing import Any
 
 import pytest
@@ -151,9 +152,49 @@ def test_deltas_of_any_shape_become_a_reply(deltas: list[dict[str, Any]]) -> Non
     assert isinstance(streamed(*deltas), Reply)
 
 
-@given(st.integers(1, 9), st.sampled_from([b"\n", b"\r\n"]))
-def test_events_are_read_wherever_the_stream_is_cut_into_chunks(size: int, newline: bytes) -> None:
-    lines = [b": hello", b"", b"event: x", b'data: {"a":', b'data:"\xe4\xbd\xa0"}', b"", b"data: [DONE]", b"", b""]
-    stream, splitter = newline.join(lines), EventSplitter()
+@given(st.integers(1, 9), st.sampled_from([b"\n", b"\r\n", b"\r"]), st.booleans())
+def test_events_are_read_wherever_the_stream_is_cut_into_chunks(size: int, newline: bytes, bom: bool) -> None:
+    lines = [
+        b"data: [1]",
+        b"",
+        b": hello",
+        b"",
+        b"event: x",
+        b'data: {"a":',
+        b'data:"\xe4\xbd\xa0"}',
+        b"",
+        b"data: [DONE]",
+        b"",
+        b"",
+    ]
+    stream, splitter = BOM_UTF8 * bom + newline.join(lines), EventSplitter()
     events = [e for i in range(0, len(stream), size) for e in splitter.feed(stream[i : i + size])]
-    assert events == [b'{"a":\n"\xe4\xbd\xa0"}', b"[DONE]"]
+    assert events == [b"[1]", b'{"a":\n"\xe4\xbd\xa0"}', b"[DONE]"]
+
+
+def test_counts_of_zero_do_not_replace_what_was_counted_before() -> None:
+    counted = {"prompt_tokens": 7, "completion_tokens": 2}
+    assembly = Assembly()
+    for usage in (counted, None, {"prompt_tokens": 0, "completion_tokens": 0}, {}):
+        list(assembly.feed(b"data: %b\n\n" % json.dumps({"choices": [], "usage": usage}).encode()))
+    list(assembly.feed(b'data: {"choices":[{"delta":{"content":"a"},"finish_reason":"stop"}]}'))
+    total = read_reply(assembly.body(), asked(), sent=b"{}", price=None).usage
+    assert (total.prompt, total.completion, total.estimated_calls) == (7, 2, 0)
+
+
+def test_a_call_under_its_name_of_2023_is_a_call() -> None:
+    function = {"name": "f", "arguments": '{"a":1}'}
+    assert calls(plain({"content": None, "function_call": function}, "function_call")) == [("f", '{"a":1}')]
+    pieces = [{"function_call": {"name": "f", "arguments": ""}}, {"function_call": {"arguments": '{"a":'}}]
+    assert calls(streamed(*pieces, {"function_call": {"arguments": "1}"}})) == [("f", '{"a":1}')]
+
+
+def test_a_call_under_both_names_is_one_call() -> None:
+    function = {"name": "f", "arguments": "{}"}
+    both = {"function_call": function, "tool_calls": [{"index": 0, "id": "a", "function": function}]}
+    assert calls(plain(both)) == calls(streamed(both)) == [("f", "{}")]
+
+
+def test_a_body_may_begin_with_a_byte_order_mark() -> None:
+    body = read_body(BOM_UTF8 + b'{"choices": [{"message": {"content": "yes"}}]}')
+    assert body["choices"][0]["message"]["content"] == "yes"

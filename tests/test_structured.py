@@ -207,6 +207,14 @@ def test_a_reference_out_of_a_schema_is_refused_and_followed_nowhere(reference: 
     assert fault is not None and "names nothing in it" in fault[0]
 
 
+@pytest.mark.parametrize(
+    ("pattern", "fits"), [("^(a+)+$", False), ("^a(?=a)", True), (r"(a)\1", True), (r"^b(?=a)", False), ("(", True)]
+)
+def test_a_value_is_held_to_a_pattern_however_long_that_takes_others(pattern: str, fits: bool) -> None:
+    """Python's own search for the first one takes longer than the world is old."""
+    assert (problems("a" * 99 + "!", {"type": "string", "pattern": pattern}) == []) == fits
+
+
 def test_references_within_a_schema_may_go_round_in_circles() -> None:
     class Node(BaseModel):
         children: list["Node"] = []

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 _LARGEST = 1 << 26
 """Bytes of an answer: 64 MB. The longest ones of models, streamed token by token, have half of that."""
+_LARGEST_PACKED = _LARGEST >> 10
+"""Bytes of one that came packed, though nobody asked for it: deflate makes a byte of at most 1,032."""
 _MERGED = {"headers", "timeout", "params", "content", "files"}
 """What the openai client gives for a body of bytes; `params` and `files` are None."""
 
@@ -43,27 +45,34 @@ def open_http_client() -> httpx2.AsyncClient:
             )
 
     class Bounded(httpx2.AsyncByteStream):
-        def __init__(self, stream: httpx2.AsyncByteStream) -> None:
-            self.stream = stream
+        def __init__(self, stream: httpx2.AsyncByteStream, most: int) -> None:
+            self.stream, self.most = stream, most
 
         async def __aiter__(self) -> AsyncIterator[bytes]:
             size = 0
             async for part in self.stream:
                 size += len(part)
-                if size > _LARGEST:
-                    raise httpx2.ReadError(f"more than {_LARGEST >> 20} MB came")
+                if size > self.most:
+                    packed = f"{self.most >> 10} kB of a packed answer, though packing was not asked for,"
+                    raise httpx2.ReadError(f"more than {packed if self.most < _LARGEST else '64 MB'} came")
                 yield part
 
         async def aclose(self) -> None:
             await self.stream.aclose()
 
     async def bound(response: httpx2.Response) -> None:
+        most = _LARGEST_PACKED if "content-encoding" in response.headers else _LARGEST
         declared = response.headers.get("content-length", "")
-        if not (declared.isdecimal() and int(declared) <= _LARGEST):  # else no more is read than that
+        if not (declared.isdecimal() and int(declared) <= most):  # else no more is read than that
             assert isinstance(response.stream, httpx2.AsyncByteStream)
-            response.stream = Bounded(response.stream)
+            response.stream = Bounded(response.stream, most)
 
-    return Connections(verify=_tls(), follow_redirects=False, event_hooks={"response": [bound]})
+    return Connections(
+        verify=_tls(),
+        follow_redirects=False,
+        headers={"Accept-Encoding": "identity"},
+        event_hooks={"response": [bound]},
+    )
 
 
 @cache

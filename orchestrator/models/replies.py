@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from codecs import BOM_UTF8
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from hashlib import sha256
@@ -51,21 +52,31 @@ class EventSplitter:
     def __init__(self) -> None:
         self._rest: list[bytes] = []  # of a line that has not ended
         self._data: list[bytes] = []
+        self._returned = False  # the last byte was a carriage return
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
         """Take the next bytes, wherever they were cut, and yield the data of each event that ends in them."""
+        if b"\r" in chunk or self._returned:
+            chunk = self._with_newlines(chunk)
         *lines, rest = chunk.split(b"\n")
         if lines:
             lines[0] = b"".join((*self._rest, lines[0]))
             self._rest.clear()
         self._rest.append(rest)
         for line in lines:
-            line = line.rstrip(b"\r")
+            line = line.removeprefix(BOM_UTF8)  # may stand before the first one
             if line.startswith(b"data:"):
                 self._data.append(line[5:].strip())
             elif not line and self._data:
                 data, self._data = b"\n".join(self._data), []
                 yield data
+
+    def _with_newlines(self, chunk: bytes) -> bytes:
+        """Write all three ends that a line may have as one."""
+        if self._returned:
+            chunk = chunk.removeprefix(b"\n")
+        self._returned = chunk.endswith(b"\r")
+        return chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
 
 class Telling:
@@ -143,9 +154,10 @@ class Assembly:
             raise refusal(200, {}, event.decode("utf-8", "replace")) from None
         if chunk.get("error") or not isinstance(choices, list | None):
             raise refusal(200, {}, event.decode("utf-8", "replace"))
-        for name in ("model", "usage"):
-            if chunk.get(name):
-                self._body[name] = chunk[name]
+        if chunk.get("model"):
+            self._body["model"] = chunk["model"]
+        if any(_count(chunk.get("usage"), name) for name in ("prompt_tokens", "completion_tokens")):
+            self._body["usage"] = chunk["usage"]
         for choice in _dicts(choices)[:1]:
             self.finish_reason = choice.get("finish_reason") or self.finish_reason
             yield from self._add_delta(_dict(choice.get("delta") or choice.get("message")))
@@ -177,6 +189,8 @@ class Assembly:
             elif name == "tool_calls":
                 for part in _dicts(value):
                     yield self._add_call(part)
+            elif name == "function_call" and _dict(value) and not delta.get("tool_calls"):
+                yield self._add_call({"function": value})
             elif name not in _PLAIN_FIELDS and value is not None:
                 self._join(name, value)
                 if name in ("reasoning_content", "reasoning") and isinstance(value, str) and value:
@@ -254,7 +268,8 @@ def read_reply(
     reasoning, content = _texts(message.get("content") or message.get("refusal"))
     thought, content = split_think(content)
     names = {} if request.output else offered_names(request)
-    calls = tuple(_call(item, names) for item in _dicts(message.get("tool_calls")))
+    called = _dicts(message.get("tool_calls")) or _dicts([message.get("function_call")])  # its name of 2023
+    calls = tuple(_call(item, names) for item in called)
     if salvaging and names and not calls:
         content, found = salvage(content, names)
         if request.tool_choice != "none":  # else they are neither calls nor an answer

@@ -198,7 +198,7 @@ def encode(body: Json) -> bytes:
 
 
 def decode(data: bytes) -> Json:
-    """Read JSON as servers write it: control characters in strings and bad UTF-8 pass, lone surrogates are replaced.
+    """Read JSON as servers write it: a BOM, control characters in strings, bad UTF-8 pass; no lone surrogate stays.
 
     Raises:
         ValueError: It is no JSON.
@@ -207,7 +207,7 @@ def decode(data: bytes) -> Json:
         return orjson.loads(data)
     except ValueError:
         try:
-            return scrubbed(json.loads(data.decode("utf-8", "replace"), strict=False))
+            return scrubbed(json.loads(data.decode("utf-8-sig", "replace"), strict=False))
         except RecursionError:
             raise ValueError("nested too deeply") from None
 
