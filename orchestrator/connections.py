@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from orchestrator.document import Document
 from orchestrator.messages import Json
 from orchestrator.models import Model
 from orchestrator.models.breaker import Breaker
@@ -14,7 +15,6 @@ from orchestrator.models.openai import OpenAIModel
 from orchestrator.models.presets import way_to_result
 from orchestrator.profile import PROFILES, Profile
 from orchestrator.settings import ModelSettings, Settings
-from orchestrator.yaml import read_given
 
 
 def read_models(models: Mapping[str, ModelSettings | Model | Mapping[str, Json]]) -> dict[str, ModelSettings | Model]:
@@ -23,7 +23,10 @@ def read_models(models: Mapping[str, ModelSettings | Model | Mapping[str, Json]]
     Raises:
         ConfigError: A description is wrong.
     """
-    return {key: read_given(ModelSettings, m, key) if isinstance(m, Mapping) else m for key, m in models.items()}
+    return {
+        key: Document.given(key, said).validate(ModelSettings) if isinstance(said, Mapping) else said
+        for key, said in models.items()
+    }
 
 
 class Connections:

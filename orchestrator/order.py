@@ -16,6 +16,7 @@ from pydantic import BaseModel
 from pydantic.errors import PydanticInvalidForJsonSchema
 
 from orchestrator.content.catalog import Catalog
+from orchestrator.document import Document
 from orchestrator.errors import ConfigError, refuse_keywords
 from orchestrator.eventloops import PerLoop
 from orchestrator.events import RunStarted
@@ -35,7 +36,6 @@ from orchestrator.resources import Resources
 from orchestrator.sandbox.guard import AddressGuard
 from orchestrator.text.jsonable import well_formed
 from orchestrator.threads import ThreadPool
-from orchestrator.yaml import read_given
 
 PLANNER = "ori"
 """The role that a goal starts with, and the path of its loop."""
@@ -123,7 +123,7 @@ class Order:
         plan = fields["plan"] = options.get("plan") or None
         if plan and not isinstance(plan, Delegate):
             said = plan if isinstance(plan, Mapping) else {"subtasks": plan}
-            fields["plan"] = read_given(Delegate, said, "plan")
+            fields["plan"] = Document.given("plan", said).validate(Delegate)
         return cls(goal=goal, **fields)
 
     @property

@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, model_validator
 
+from orchestrator.document import Document, Place, dotted
 from orchestrator.errors import ConfigError, nearest
 from orchestrator.journal import open_journal
 from orchestrator.limits import Limits
@@ -22,7 +23,7 @@ from orchestrator.models.server import Timeouts
 from orchestrator.models.tokens import Price
 from orchestrator.role import NAME_PATTERN, Network
 from orchestrator.text.placeholders import fill_tree, names, texts
-from orchestrator.yaml import Document, Place, dotted, read
+from orchestrator.yaml import read
 
 M = TypeVar("M", bound=BaseModel)
 FILE = "ori.yaml"

@@ -105,10 +105,11 @@ async def test_options_without_a_value_count_as_left_out() -> None:
     ("plan", "words"),
     [
         ([{"id": "a"}], r"^plan\.subtasks\[0\]: a subtask has either a role or a tool$"),
-        ({"subtask": []}, r"^plan\.subtask: Extra inputs"),
-        ("plan.yaml", r"^plan\.subtasks: "),
+        ({"subtask": []}, r"^unknown key 'subtask' in plan; did you mean 'subtasks'\?$"),
+        ("plan.yaml", r"^plan\.subtasks is 'plan\.yaml': input should be a list"),
+        ([{"id": "a", "rolle": "x"}], r"unknown key 'rolle' in plan\.subtasks\[0\]; did you mean 'role'"),
     ],
-    ids=["no performer", "unknown key", "file name"],
+    ids=["no performer", "unknown key", "file name", "unknown key within"],
 )
 async def test_a_plan_that_is_none_says_where_it_is_wrong(plan: Any, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
@@ -122,7 +123,7 @@ async def test_a_model_may_be_given_as_a_project_would_describe_it() -> None:
         made = Orchestrator(models={"cheap": cheap}, roles=[role])
         assert (await made.run_role("worker", "task")).answer == "cheap"
     assert (server.requests[0]["model"], server.requests[0]["temperature"]) == ("small", 0)
-    with pytest.raises(ConfigError, match=r"^cheap\.modle: Extra inputs"):
+    with pytest.raises(ConfigError, match=r"^unknown key 'modle' in cheap; did you mean 'model'\?$"):
         Orchestrator(models={"cheap": {"model": "small", "modle": ""}})
 
 

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict
 
+from orchestrator.document import Document
 from orchestrator.errors import ConfigError
-from orchestrator.yaml import Document, read, scalar
+from orchestrator.yaml import read, scalar
 
 
 class Leaf(BaseModel):

@@ -12,12 +12,13 @@ from typing import Any, Literal, TypeVar
 from orchestrator.content.crosscheck import PLANNING_TOOL, Names, role_faults, scenario_faults, schema_faults
 from orchestrator.content.scenario import Scenario, Template
 from orchestrator.content.toolfiles import ToolFolder
+from orchestrator.document import Document, Place
 from orchestrator.errors import ConfigError, collecting, nearest
 from orchestrator.role import Role
 from orchestrator.settings import Settings, load_settings
 from orchestrator.text.placeholders import fill, names, refuse_unknown
 from orchestrator.tool import Tool
-from orchestrator.yaml import Document, Place, read, read_text
+from orchestrator.yaml import read, read_text
 
 ROLE_VARIABLES = ("roles",)
 """What the prompt of a role may name: the roles that a planner can use, a line each."""

@@ -8,13 +8,13 @@ from fnmatch import fnmatchcase
 
 from orchestrator.content.checks import OutcomesCheck, ToolsCheck
 from orchestrator.content.scenario import Scenario
+from orchestrator.document import Place
 from orchestrator.errors import ConfigError, nearest
 from orchestrator.plan import Plan
 from orchestrator.policy import ALL
 from orchestrator.proposal import PlanFaults, Rules, check_plan
 from orchestrator.role import Role
 from orchestrator.schema import wrong_schema
-from orchestrator.yaml import Place
 
 PLANNING_TOOL = "delegate"
 Fault = tuple[str, Place]

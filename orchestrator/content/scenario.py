@@ -12,12 +12,13 @@ from pydantic import BaseModel, ConfigDict, PrivateAttr, model_validator
 
 from orchestrator.content.checks import Check
 from orchestrator.content.served import url_of
+from orchestrator.document import Document, Place
 from orchestrator.errors import ConfigError, nearest
 from orchestrator.limits import Limits
 from orchestrator.plan import Subtask
 from orchestrator.role import Network
 from orchestrator.text.placeholders import fill_tree, names, texts
-from orchestrator.yaml import Document, Place, read, scalar
+from orchestrator.yaml import read, scalar
 
 _FILLED = ("goal", "inputs", "plan", "checks")
 """Keys in whose texts parameters are put."""
@@ -88,11 +89,12 @@ class Scenario(BaseModel):
     @property
     def name(self) -> str:
         """The file's name without its suffix."""
-        return self._document.file.stem
+        return self.file.stem
 
     @property
     def file(self) -> Path:
         """The file it was read from."""
+        assert self._document.file  # scenarios are read
         return self._document.file
 
     def bind(self, params: Mapping[str, Any] | None = None) -> Scenario:
