@@ -11,11 +11,11 @@ from pydantic import BaseModel
 
 from orchestrator.conversation import Conversation
 from orchestrator.errors import ToolError
-from orchestrator.failure import Failure, FailureKind
+from orchestrator.failure import Failure, FailureKind, StopReason
 from orchestrator.messages import Json, Reply
 from orchestrator.plan import Plan
 from orchestrator.profile import Profile
-from orchestrator.results import OutcomeStatus, StopReason
+from orchestrator.results import OutcomeStatus
 from orchestrator.role import Role
 from orchestrator.schema import RESULT_TOOL, read_result
 from orchestrator.stuck import Stuck

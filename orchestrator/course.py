@@ -9,12 +9,12 @@ from orchestrator.answers import Ending, by_outcomes
 from orchestrator.context import RunContext
 from orchestrator.delegate import Planner
 from orchestrator.errors import ToolError
-from orchestrator.failure import Failure, FailureKind
+from orchestrator.failure import Failure, FailureKind, StopReason
 from orchestrator.fences import sources_of
 from orchestrator.journal import Journal
 from orchestrator.loop import Given
 from orchestrator.order import Order
-from orchestrator.results import Outcome, RunResult, RunStatus, StopReason
+from orchestrator.results import Outcome, RunResult, RunStatus
 from orchestrator.schema import as_model
 from orchestrator.subtask import Workers
 

@@ -24,8 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from orchestrator.failure import Failure
-    from orchestrator.results import StopReason
+    from orchestrator.failure import Failure, StopReason
 
 
 class OriError(Exception):
@@ -142,8 +141,13 @@ def nearest(value: str, allowed: Iterable[str]) -> str:
     return f"; allowed: {', '.join(map(repr, options[:20]))}{more}" if options else ""
 
 
-def refuse_keywords(given: Iterable[str], allowed: Iterable[str]) -> None:
+def refuse_keywords(given: Iterable[str], allowed: Iterable[str], *, of: str = "") -> None:
     """Refuse keyword arguments that are none, as Python does, and name the nearest right one.
+
+    Args:
+        given: Names of what is given.
+        allowed: Names of what is taken.
+        of: What takes them, where that is known.
 
     Raises:
         TypeError: One is unknown.
@@ -151,7 +155,8 @@ def refuse_keywords(given: Iterable[str], allowed: Iterable[str]) -> None:
     allowed = list(allowed)
     for name in given:
         if name not in allowed:
-            raise TypeError(f"unexpected keyword argument {name!r}{nearest(name, allowed)}")
+            taker = f"{of}() got an " if of else ""
+            raise TypeError(f"{taker}unexpected keyword argument {name!r}{nearest(name, allowed)}")
 
 
 @contextmanager

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, Union
 
-from orchestrator.failure import Failure
+from orchestrator.failure import Failure, StopReason
 from orchestrator.messages import Delta, Message, Usage
-from orchestrator.results import Outcome, RunResult, StopReason
+from orchestrator.results import Outcome, RunResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,25 @@ from enum import StrEnum
 from typing import Literal
 
 Ends = Literal["nothing", "call", "subtask", "run"]
+StopReason = Literal[
+    "answer",
+    "max_turns",
+    "repeated_calls",
+    "tool_failures",
+    "empty_replies",
+    "cut",
+    "invalid_output",
+    "plan_invalid",
+    "budget",
+    "deadline",
+    "cancelled",
+    "need_failed",
+    "rejected",
+    "model_unavailable",
+    "needs_person",
+    "bug",
+]
+"""Why a loop ended, or was asked to sum up."""
 
 
 class FailureKind(StrEnum):

@@ -17,7 +17,7 @@ from orchestrator.course import Course
 from orchestrator.delegate import NAME as DELEGATE
 from orchestrator.errors import ConfigError, JournalError, LoopStopped, OriError, RunStopped
 from orchestrator.events import Event, PlanReopened, RunEnded, RunResumed, Warned
-from orchestrator.failure import Failure, FailureKind
+from orchestrator.failure import Failure, FailureKind, StopReason
 from orchestrator.inbox import give_word
 from orchestrator.journal import Signal
 from orchestrator.journal.log import RunLog, Subscription
@@ -28,7 +28,7 @@ from orchestrator.past import Past
 from orchestrator.people import PROGRAM, People
 from orchestrator.preparation import Preparation
 from orchestrator.resources import Resources
-from orchestrator.results import RunResult, StopReason
+from orchestrator.results import RunResult
 
 _CAN_GO_ON: tuple[StopReason, ...] = ("cancelled", "model_unavailable", "needs_person", "bug")
 """How a run can have ended and yet be resumed: what stopped it may be over."""

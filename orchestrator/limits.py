@@ -7,15 +7,14 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from orchestrator.messages import Usage
+from orchestrator.strict import Strict
 
 
-class Limits(BaseModel):
+class Limits(Strict):
     """Upper bounds. Where several apply (project, scenario, role, subtask, call), the smallest that is set counts."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     max_turns: int = Field(30, ge=1)
     """Model calls of one loop."""

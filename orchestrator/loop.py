@@ -17,11 +17,11 @@ from orchestrator.conversation import Conversation
 from orchestrator.errors import LoopStopped, ModelError, OutOfBudget, RunStopped
 from orchestrator.eventloops import is_stray_cancellation
 from orchestrator.events import LoopClosing
-from orchestrator.failure import RULES, Failure, FailureKind
+from orchestrator.failure import RULES, Failure, FailureKind, StopReason
 from orchestrator.limits import Moment
 from orchestrator.messages import Json, Message, Reply, Request
 from orchestrator.past import LoopPast
-from orchestrator.results import OutcomeStatus, StopReason
+from orchestrator.results import OutcomeStatus
 from orchestrator.role import Role
 from orchestrator.schema import RESULT_TOOL, result_schema
 from orchestrator.shift import Shift

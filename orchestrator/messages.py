@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from orchestrator.strict import Strict
 
 Json = Any
 """What `json.loads` can return."""
@@ -61,10 +61,8 @@ class Message:
     """Sources outside the run that its content may carry words of."""
 
 
-class Usage(BaseModel):
+class Usage(Strict):
     """What model calls cost: tokens and money."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     calls: int = 0
     """Model calls."""

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from graphlib import TopologicalSorter
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_serializer, model_validator
+from pydantic import BeforeValidator, Field, model_serializer, model_validator
 
 from orchestrator.errors import ConfigError, nearest
 from orchestrator.results import Outcome
+from orchestrator.strict import Strict
 
 ID_PATTERN = r"^\w[\w-]{0,39}$"
 
@@ -23,10 +24,8 @@ Id = Annotated[str, BeforeValidator(_number_to_text), Field(pattern=ID_PATTERN)]
 Ref = Annotated[str, BeforeValidator(_number_to_text)]
 
 
-class Fallback(BaseModel):
+class Fallback(Strict):
     """What is tried once in place of a failed subtask: another role or goal, or a value that is taken instead."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     role: str | None = None
     goal: str | None = None
@@ -44,10 +43,8 @@ class Fallback(BaseModel):
         return {name: getattr(self, name) for name in Fallback.model_fields if name in self.model_fields_set}
 
 
-class Subtask(BaseModel):
+class Subtask(Strict):
     """One node of the plan."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     id: Id
     """Short name, unique in the plan."""
@@ -99,20 +96,16 @@ class Subtask(BaseModel):
         return self.tolerant or self.on_failure == "continue"
 
 
-class FormattedGoal(BaseModel):
+class FormattedGoal(Strict):
     """The goal, as the planner reads it."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     task_type: str = ""
     entities: tuple[str, ...] | dict[str, Any] = ()
     expected_output: str = ""
 
 
-class Delegate(BaseModel):
+class Delegate(Strict):
     """The arguments of `delegate`: what a plan file and a scenario's `plan` hold, too."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     subtasks: tuple[Subtask, ...] = ()
     """The plan: the fewest subtasks that do the job."""

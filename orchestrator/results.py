@@ -4,37 +4,16 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
-
-from orchestrator.failure import Failure
+from orchestrator.failure import Failure, StopReason
 from orchestrator.messages import Usage
+from orchestrator.strict import Strict
 
 OutcomeStatus = Literal["done", "partial", "failed", "skipped", "cancelled", "needs_review"]
 RunStatus = Literal["done", "partial", "failed", "cancelled", "needs_review", "running", "interrupted"]
-StopReason = Literal[
-    "answer",
-    "max_turns",
-    "repeated_calls",
-    "tool_failures",
-    "empty_replies",
-    "cut",
-    "invalid_output",
-    "plan_invalid",
-    "budget",
-    "deadline",
-    "cancelled",
-    "need_failed",
-    "rejected",
-    "model_unavailable",
-    "needs_person",
-    "bug",
-]
 
 
-class Artifact(BaseModel):
+class Artifact(Strict):
     """A file of the workspace that belongs to a result."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     path: str
     """Relative to the workspace, with forward slashes."""
@@ -48,10 +27,8 @@ class Artifact(BaseModel):
     """Its content may come from outside."""
 
 
-class Outcome(BaseModel):
+class Outcome(Strict):
     """How one subtask ended. Read from the loop's structure, never from its prose."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     id: str
     path: str
@@ -75,10 +52,8 @@ class Outcome(BaseModel):
     ended: float = 0.0
 
 
-class RunResult(BaseModel):
+class RunResult(Strict):
     """How a run ended."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     run_id: str
     status: RunStatus

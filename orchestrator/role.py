@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, model_validator
 
 from orchestrator.addresses import Allowed
 from orchestrator.limits import Limits
+from orchestrator.strict import Strict
 
 NAME_PATTERN = r"^\w[\w-]{0,39}$"
 
@@ -24,19 +25,15 @@ def _entry(text: str) -> str:
     return text
 
 
-class Network(BaseModel):
+class Network(Strict):
     """Which addresses tools may reach besides public ones."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     allow: tuple[Annotated[str, AfterValidator(_entry)], ...] = ()
     """Hosts, `host:port`, addresses and networks, as `localhost:8080` or `10.0.0.0/8`."""
 
 
-class Review(BaseModel):
+class Review(Strict):
     """Who checks a role's results, and how often they may be sent back."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     by: str
     """Name of the role that reviews."""
@@ -44,10 +41,8 @@ class Review(BaseModel):
     """How often the reviewer is asked before the result ends as `needs_review`."""
 
 
-class Example(BaseModel):
+class Example(Strict):
     """A goal and what a planner does about it; shown to small models as messages before the goal."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     goal: str
     plan: tuple[dict[str, Any], ...] = ()
@@ -62,10 +57,8 @@ class Example(BaseModel):
         return {subtask["role"] for subtask in self.plan if "role" in subtask}
 
 
-class Fitting(BaseModel):
+class Fitting(Strict):
     """When a conversation is compacted to fit its model's window, and how."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     compact_at: float = Field(0.7, gt=0, le=0.95)
     """Part of what a prompt may have (the window without the longest answer) from which on it is compacted."""
@@ -84,10 +77,8 @@ class Fitting(BaseModel):
         return self
 
 
-class Role(BaseModel):
+class Role(Strict):
     """What one kind of agent is for, may call and may spend; all that makes it differ from another."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     name: str = Field(pattern=NAME_PATTERN)
     description: str = Field(min_length=1)

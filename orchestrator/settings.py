@@ -22,6 +22,7 @@ from orchestrator.models.presets import PresetName, Structured
 from orchestrator.models.server import Timeouts
 from orchestrator.models.tokens import Price
 from orchestrator.role import NAME_PATTERN, Network
+from orchestrator.strict import Strict
 from orchestrator.text.placeholders import fill_tree, names, texts
 from orchestrator.yaml import read
 
@@ -36,10 +37,8 @@ _SHORTEST_SECRET = 8
 """Characters; shorter values, such as a local server's `none`, are no secrets, and redacting them would spoil texts."""
 
 
-class ModelSettings(BaseModel):
+class ModelSettings(Strict):
     """One model behind an endpoint that speaks the OpenAI protocol."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     model: str
     """Name, as the endpoint knows it."""
@@ -92,10 +91,10 @@ class ProjectLimits(Limits):
     """Money spent by all runs of the project's log from midnight to midnight, local time; replays cost nothing."""
 
 
-class McpServer(BaseModel):
+class McpServer(Strict):
     """One MCP server: a program that is started here, or one that answers at a URL."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, coerce_numbers_to_str=True)
+    model_config = ConfigDict(coerce_numbers_to_str=True)
 
     command: str | None = Field(None, min_length=1)
     """Program to start; it speaks over its stdin and stdout."""
@@ -132,29 +131,23 @@ class McpServer(BaseModel):
         return [*held, *query, *([place.password] if place.password else [])]
 
 
-class Embeddings(BaseModel):
+class Embeddings(Strict):
     """A model that turns texts into vectors, behind an endpoint that speaks the OpenAI protocol."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     model: str
     base_url: str | None = None
     api_key: SecretStr | None = None
 
 
-class MemorySettings(BaseModel):
+class MemorySettings(Strict):
     """How memories are found again."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     embeddings: Embeddings | None = None
     """Ranks by meaning what was found by words; None: words alone do."""
 
 
-class Settings(BaseModel):
+class Settings(Strict):
     """The settings of one project."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     models: dict[str, ModelSettings] = {}
     """By the key that roles name; `default` is what a role without one gets."""

@@ -99,7 +99,7 @@ def compact_schema(model: type[BaseModel]) -> dict[str, Json]:
 class _Generator(GenerateJsonSchema):
     """Leaves a default that JSON cannot say out of the schema, without a warning."""
 
-    ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012 - as pydantic declares it
+    ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}
 
     def decimal_schema(self, schema: core_schema.DecimalSchema) -> JsonSchemaValue:
         """Mark the text form of a decimal, so that an empty text is not taken for one."""

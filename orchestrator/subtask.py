@@ -18,14 +18,14 @@ from orchestrator.delegate import Planner
 from orchestrator.errors import JournalError, LoopStopped, RunStopped
 from orchestrator.eventloops import is_stray_cancellation
 from orchestrator.events import ApprovalAsked, ReviewDone, SubtaskEnded, SubtaskStarted, Warned, Way
-from orchestrator.failure import RULES, Failure, FailureKind
+from orchestrator.failure import RULES, Failure, FailureKind, StopReason
 from orchestrator.fences import show_outcome, sources_of
 from orchestrator.gate import Gate
 from orchestrator.loop import AgentLoop, Given
 from orchestrator.messages import Json, ToolCall
 from orchestrator.opening import Opening
 from orchestrator.plan import Fallback, Subtask
-from orchestrator.results import Outcome, StopReason
+from orchestrator.results import Outcome
 from orchestrator.review import find_reviewer, is_unsure, judge, verdict_schema
 from orchestrator.role import Review, Role
 from orchestrator.schedule import Ticket

@@ -3,7 +3,8 @@ from typing import get_args
 import pytest
 from rich import cells
 
-from orchestrator.results import RunResult, StopReason
+from orchestrator.failure import StopReason
+from orchestrator.results import RunResult
 from orchestrator.serve import plain
 
 

@@ -6,10 +6,11 @@ import re
 from typing import TYPE_CHECKING, Any, Literal
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from orchestrator import ToolContext, ToolError, ToolResult, Toolset, tool
 from orchestrator.sandbox.fetch import Fetched, fetch, open_client
+from orchestrator.strict import Strict
 from orchestrator.text.readable import readable
 
 if TYPE_CHECKING:
@@ -25,10 +26,8 @@ _TELLING = ("location", "retry-after", "www-authenticate", "allow", "last-modifi
 """Headers that say what can be done next."""
 
 
-class Settings(BaseModel):
+class Settings(Strict):
     """What `ori.yaml` may say under `tools: http:`."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     max_bytes: int = Field(10_000_000, ge=1)
     """Of one answer, unpacked."""

@@ -6,10 +6,11 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
+from pydantic import Field, SecretStr, field_validator
 
 from orchestrator import ToolContext, ToolError, ToolResult, Toolset, tool
 from orchestrator.extras import not_installed
+from orchestrator.strict import Strict
 
 if TYPE_CHECKING:
     from tavily import AsyncTavilyClient
@@ -24,10 +25,8 @@ def _key_of_environment() -> SecretStr | None:
     return SecretStr(key) if key else None
 
 
-class Settings(BaseModel):
+class Settings(Strict):
     """What `ori.yaml` may say under `tools: search:`."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     api_key: SecretStr | None = Field(default_factory=_key_of_environment)
     base_url: str = "https://api.tavily.com"

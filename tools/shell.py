@@ -8,11 +8,12 @@ from contextlib import nullcontext
 from itertools import count
 from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
+from pydantic import AfterValidator, Field, SecretStr
 
 from orchestrator import ToolContext, ToolResult, Toolset, tool
 from orchestrator.commands import AllowList
 from orchestrator.sandbox.processes import run_command
+from orchestrator.strict import Strict
 from orchestrator.traces import Traces
 
 _KEPT = 200_000
@@ -27,10 +28,8 @@ def _readable(allow: tuple[str, ...]) -> tuple[str, ...]:
     return allow
 
 
-class Settings(BaseModel):
+class Settings(Strict):
     """What `ori.yaml` may say under `tools: shell:`."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     enabled: bool = False
     allow: Annotated[tuple[str, ...], AfterValidator(_readable)] = ()

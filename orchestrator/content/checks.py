@@ -10,12 +10,13 @@ from decimal import Decimal
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from orchestrator.content.png import read_png
 from orchestrator.errors import OriError, nearest
 from orchestrator.events import ArtifactStored, Event, MessageAppended, ToolStarted
 from orchestrator.results import OutcomeStatus, RunResult, RunStatus
+from orchestrator.strict import Strict
 from orchestrator.text.figures import stands_in
 from orchestrator.workspace import Workspace
 
@@ -82,9 +83,7 @@ Regex = Annotated[str, AfterValidator(_regex)]
 Strings = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(_one_or_more)]
 
 
-class _Rules(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
+class _Rules(Strict):
     @model_validator(mode="after")
     def _checks_something(self) -> _Rules:
         if all(getattr(self, name) in (None, ()) for name in type(self).model_fields):
@@ -187,10 +186,8 @@ class AnswerRules(_TextRules):
     """Characters."""
 
 
-class AnswerCheck(BaseModel):
+class AnswerCheck(Strict):
     """The run's answer."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     answer: AnswerRules
 
@@ -229,10 +226,8 @@ class UsageRules(_Rules):
     cost: Bounds | None = None
 
 
-class UsageCheck(BaseModel):
+class UsageCheck(Strict):
     """What the run used."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     usage: UsageRules
 
@@ -251,10 +246,8 @@ class ToolsRules(_Rules):
     not_called: Strings = ()
 
 
-class ToolsCheck(BaseModel):
+class ToolsCheck(Strict):
     """The tools that ran."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     tools: ToolsRules
 
@@ -280,10 +273,8 @@ class ObservationCheck(_TextRules):
             yield f"observation {self.observation}: {rule}", problem
 
 
-class StatusCheck(BaseModel):
+class StatusCheck(Strict):
     """How the run ended; `done`, unless a scenario says otherwise."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     status: RunStatus
 
@@ -294,10 +285,8 @@ class StatusCheck(BaseModel):
         yield "status", f"expected {self.status}, found {result.status} ({why})" if wrong else None
 
 
-class OutcomesCheck(BaseModel):
+class OutcomesCheck(Strict):
     """How subtasks ended, by id."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     outcomes: dict[str, OutcomeStatus] = Field(min_length=1)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, PrivateAttr, model_validator
+from pydantic import PrivateAttr, model_validator
 
 from orchestrator.content.checks import Check
 from orchestrator.content.served import url_of
@@ -17,6 +17,7 @@ from orchestrator.errors import ConfigError, nearest
 from orchestrator.limits import Limits
 from orchestrator.plan import Subtask
 from orchestrator.role import Network
+from orchestrator.strict import Strict
 from orchestrator.text.placeholders import fill_tree, names, texts
 from orchestrator.yaml import read, scalar
 
@@ -24,10 +25,8 @@ _FILLED = ("goal", "inputs", "plan", "checks")
 """Keys in whose texts parameters are put."""
 
 
-class Scenario(BaseModel):
+class Scenario(Strict):
     """A goal with everything around it; with `plan` and `when` it is also a process template."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     goal: str
     description: str = ""

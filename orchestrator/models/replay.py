@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 import orjson
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
+from pydantic import BeforeValidator, ConfigDict, ValidationError, model_validator
 
 from orchestrator.errors import ConfigError, ModelError, ReplayMiss, nearest
 from orchestrator.failure import RULES, Failure, FailureKind
 from orchestrator.messages import Delta, Reply, Request, ToolCall, Usage
 from orchestrator.models.tokens import default_output
 from orchestrator.results import RunResult
+from orchestrator.strict import Strict
 
 SCRIPTED = "scripted"
 """Who said the replies of a recording that was written by hand."""
@@ -43,17 +44,11 @@ def is_cut_off(result: RunResult) -> bool:
     return bool(outage) or result.status == "cancelled"
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        use_attribute_docstrings=True,
-        ser_json_bytes="base64",
-        val_json_bytes="base64",
-    )
+class _Recorded(Strict):
+    model_config = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
 
 
-class Asked(_Strict):
+class Asked(_Recorded):
     """What the run was asked, so that it can be asked again."""
 
     goal: str
@@ -69,7 +64,7 @@ class Asked(_Strict):
     """So that a replay sums up where the run did."""
 
 
-class Header(_Strict):
+class Header(_Recorded):
     """The first line of a recording."""
 
     recording: Literal[1] = 1
@@ -88,7 +83,7 @@ class Header(_Strict):
     """None: the scenario says it."""
 
 
-class Observed(_Strict):
+class Observed(_Recorded):
     """What the loop had seen when the reply was recorded."""
 
     sha256: str
@@ -96,7 +91,7 @@ class Observed(_Strict):
     """Its first 2,000 characters."""
 
 
-class RecordedCall(_Strict):
+class RecordedCall(_Recorded):
     """A tool call of a recorded reply."""
 
     id: str
@@ -105,7 +100,7 @@ class RecordedCall(_Strict):
     """JSON text; may be written as an object."""
 
 
-class RecordedReply(_Strict):
+class RecordedReply(_Recorded):
     """The part of a `Reply` that a replay repeats."""
 
     content: str = ""
@@ -121,7 +116,7 @@ class RecordedReply(_Strict):
         return Reply(self.content, calls, finish_reason, self.usage, model)
 
 
-class Line(_Strict):
+class Line(_Recorded):
     """One recorded model call."""
 
     key: str
@@ -138,7 +133,7 @@ class Line(_Strict):
         return self
 
 
-class ToolLine(_Strict):
+class ToolLine(_Recorded):
     """What came of one recorded tool call, and what it changed in the run. Images are not kept."""
 
     key: str
@@ -159,7 +154,7 @@ class ToolLine(_Strict):
     """What it set; null: it deleted the variable."""
 
 
-class Word(_Strict):
+class Word(_Recorded):
     """What a person said of a call or a result that waited."""
 
     key: str
@@ -168,7 +163,7 @@ class Word(_Strict):
     data: dict[str, Any] = {}
 
 
-class Further(_Strict):
+class Further(_Recorded):
     """How a person let the run go on after it had ended: with a message, or by trying subtasks again."""
 
     further: str | None
@@ -270,7 +265,7 @@ def _kind(text: str) -> type[_Keyed | Further]:
     return next((kind for name, kind in named.items() if isinstance(data, dict) and name in data), Line)
 
 
-_Kind = TypeVar("_Kind", bound=_Strict)
+_Kind = TypeVar("_Kind", bound=_Recorded)
 
 
 def _read(kind: type[_Kind], text: str, path: str | Path, number: int) -> _Kind:

@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from orchestrator.errors import ConfigError, ModelError
 from orchestrator.failure import Failure, FailureKind
@@ -23,6 +23,7 @@ from orchestrator.models.httpclient import open_http_client
 from orchestrator.models.presets import PresetName, preset_for
 from orchestrator.models.replies import Assembly, read_body
 from orchestrator.models.wire import decode
+from orchestrator.strict import Strict
 
 if TYPE_CHECKING:
     import httpx2
@@ -34,10 +35,8 @@ _OWN_HEADERS = ("Lang", "Package-Version", "OS", "Arch", "Runtime", "Runtime-Ver
 """What the client tells every server about this machine, `X-Stainless-…`; it is left out, and saves time that way."""
 
 
-class Timeouts(BaseModel):
+class Timeouts(Strict):
     """How long a model call may wait, in seconds."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     connect: float = Field(5, gt=0)
     read: float = Field(60, gt=0)

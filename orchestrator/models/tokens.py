@@ -9,7 +9,9 @@ from math import ceil
 from operator import add, mul
 from string import ascii_letters, digits, punctuation
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from orchestrator.strict import Strict
 
 _MILLION = Decimal(1_000_000)
 
@@ -113,10 +115,8 @@ def default_output(window: int) -> int:
     return min(8192, window // 4)
 
 
-class Price(BaseModel):
+class Price(Strict):
     """What a model costs, per million tokens."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     input: Decimal = Field(ge=0)
     cached: Decimal | None = Field(None, ge=0)

@@ -16,10 +16,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from orchestrator.errors import ToolError
 from orchestrator.extras import not_installed
+from orchestrator.strict import Strict
 from orchestrator.threads import ThreadPool
 
 if TYPE_CHECKING:
@@ -55,10 +56,8 @@ _MAX_FOLDER = 30
 """Characters: Chromium puts a socket below it, whose path may have 104."""
 
 
-class BrowserSettings(BaseModel):
+class BrowserSettings(Strict):
     """The browser, under `tools: {browser: …}`."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     executable_path: str | None = None
     """Chromium's program; None: the one that `playwright install chromium` brought, else the system's."""

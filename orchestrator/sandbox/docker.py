@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, ByteSize, ConfigDict, Field
+from pydantic import ByteSize, Field
 
 from orchestrator.errors import ToolError
 from orchestrator.journal import ENGINE_FOLDER
@@ -28,6 +28,7 @@ from orchestrator.sandbox import Language, Ran
 from orchestrator.sandbox.client import OWNER_LABEL, RUN_LABEL, connect, find_image, hanging_up, said_plainly, sweep
 from orchestrator.sandbox.output import Output
 from orchestrator.sandbox.owner import owner
+from orchestrator.strict import Strict
 from orchestrator.threads import ThreadPool
 from orchestrator.workspace.files import disk_usage, format_size
 
@@ -86,10 +87,8 @@ exit $code
 """Runs a program with what it prints and its errors in one stream, then ends what it left."""
 
 
-class DockerSettings(BaseModel):
+class DockerSettings(Strict):
     """What `ori.yaml` may say under `tools: code:`."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     image: str = ""
     """Image that code runs in; empty: the one that `ori sandbox build` made, else python:3.12-slim."""
