@@ -24,6 +24,7 @@ from orchestrator.events import (
     ModelCalled,
     PlanAdded,
     RunEnded,
+    RunResumed,
     RunStarted,
     SubtaskEnded,
     SubtaskStarted,
@@ -32,7 +33,7 @@ from orchestrator.events import (
     ToolProgress,
 )
 from orchestrator.failure import Failure, FailureKind
-from orchestrator.results import Outcome
+from orchestrator.results import Outcome, RunResult
 from orchestrator.serve import layout, plain, terminal, tree
 from orchestrator.serve.asking import Asker
 from orchestrator.views.progress import Progress
@@ -177,6 +178,21 @@ def test_without_an_end_event_what_ran_can_be_shown_as_interrupted() -> None:
     progress.stop("interrupted", START + 9)
     assert "⊘ 汇总" in row(drawn(progress), "汇总  ")
     assert "◌ report" in row(drawn(progress), "report")
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_the_time_between_an_interruption_and_the_resume_is_nobodys(ended: bool) -> None:
+    before = beginning()
+    last = max(event.at for event in before)
+    progress = folded(before)
+    at_work = [tree.spent(node, last) for node in progress.root.walk()]
+    if ended:
+        cancelled = RunResult(run_id="r", status="cancelled", stop_reason="cancelled", workspace="w")
+        progress.apply(RunEnded(path="ori", at=last, result=cancelled))
+    progress.apply(RunResumed(run="r", seq=99, at=last + 9000, reused=0, again=0, paid_twice=0))
+    for event in (e for e in before if isinstance(e, SubtaskStarted)):
+        progress.apply(replace(event, at=last + 9000))
+    assert [tree.spent(node, last + 9000) for node in progress.root.walk()] == at_work
 
 
 def test_show_tells_turns_calls_cuts_failures_reviews_and_usage_by_role() -> None:

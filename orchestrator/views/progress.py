@@ -110,7 +110,7 @@ class Node:
     """`pending`, `running`, `waiting`, or how it ended."""
     attempt: int = 1
     started: float | None = None
-    """Seconds since the epoch."""
+    """Seconds since the epoch; later by the time that it lay still."""
     ended: float | None = None
     result: str = ""
     """What came of it, or why it waits or failed."""
@@ -136,6 +136,15 @@ class Node:
         place = ", ".join(parts)
         doing = turn.doing if turn else ""
         return f"{place}: {doing}" if place and doing else place or doing
+
+    def go_on(self, at: float, left: float | None = None) -> None:
+        """Begin, or begin again: the time since it ended, or was left by everybody, is none of its own."""
+        left = self.ended or left
+        if self.started is None:
+            self.started = at
+        elif left is not None:
+            self.started += max(0.0, at - left)
+        self.ended = None
 
     def walk(self) -> Iterator[Node]:
         """Yield this node and all below it."""
@@ -171,11 +180,13 @@ class Progress:
 
     def apply(self, event: Event) -> None:
         """Take the next event in."""
-        self.now = max(self.now, event.at)
+        before, self.now = self.now, max(self.now, event.at)
         self.changes += 1
         match event:
-            case RunStarted() | RunEnded() | RunResumed():
+            case RunStarted() | RunEnded():
                 self._run(event)
+            case RunResumed():
+                self._resume(event, before)
             case PlanAdded() | PlanRejected() | PlanReopened():
                 self._plan(event)
             case SubtaskStarted() | SubtaskWaiting() | SubtaskEnded() | ReviewDone():
@@ -239,11 +250,15 @@ class Progress:
             if node.state in ("running", "waiting"):
                 node.state, node.ended = state, at
 
-    def _run(self, event: RunStarted | RunEnded | RunResumed) -> None:
-        if isinstance(event, RunResumed):
-            self.result, self.root.state, self.root.ended = None, "running", None
-            self.warnings.append(_resumed(event))
-        elif isinstance(event, RunStarted):
+    def _resume(self, event: RunResumed, left: float) -> None:
+        self.result, self.root.state = None, "running"
+        for node in self.root.walk():
+            if node is self.root or (node.started is not None and node.ended is None):
+                node.go_on(event.at, left)
+        self.warnings.append(_resumed(event))
+
+    def _run(self, event: RunStarted | RunEnded) -> None:
+        if isinstance(event, RunStarted):
             self.run, self.goal, self.workspace = event.run, event.goal, event.workspace
             self.scenario, self.models, self._roles = event.scenario, event.models, event.roles
             self.node(event.path or event.root)
@@ -259,7 +274,7 @@ class Progress:
         if isinstance(event, PlanReopened):
             for id in event.ids:
                 node = self.node(f"{event.path}/{id}")
-                node.state, node.result, node.ended = "pending", "", None
+                node.state, node.result = "pending", ""
             return
         if isinstance(event, PlanRejected):
             planner.notes += [f"plan sent back: {fault}" for fault in event.faults]
@@ -278,8 +293,8 @@ class Progress:
         match event:
             case SubtaskStarted():
                 node.role, node.goal, node.attempt = event.role, event.goal, event.attempt
-                node.state, node.result, node.ended = "running", "", None
-                node.started = event.at if node.started is None else node.started
+                node.state, node.result = "running", ""
+                node.go_on(event.at)
             case SubtaskWaiting(why=why):
                 node.state, node.result = "waiting", why
             case SubtaskEnded(outcome=outcome):
@@ -342,7 +357,8 @@ class Progress:
         place, number, _ = event.key.rsplit(":", 2)
         _, attempt = _split(place)
         if node.state != "running" and isinstance(event, ModelCalled | ToolStarted):
-            node.state, node.result, node.ended = "running", "", None
+            node.state, node.result = "running", ""
+            node.go_on(event.at)
         node.started = event.at if node.started is None else node.started
         return node.turns.setdefault(f"{place}:{number}", Turn(attempt, int(number)))
 
