@@ -17,7 +17,8 @@ from contextlib import AbstractAsyncContextManager, closing
 from pathlib import Path
 
 from orchestrator.sandbox.client import BUILT, RUN_LABEL, connect
-from orchestrator.sandbox.docker import DockerSandbox, DockerSettings
+from orchestrator.sandbox.container import DockerSettings
+from orchestrator.sandbox.docker import DockerSandbox
 from orchestrator.threads import ThreadPool
 
 ROUNDS, FIRSTS, RUNS = 25, 8, 100
@@ -61,7 +62,7 @@ async def warm(folder: Path, threads: ThreadPool) -> tuple[list[float], list[flo
         await print_one(sandbox)
         for _ in range(ROUNDS):
             ours.append(await timed(lambda: print_one(sandbox)))
-            theirs.append(by_hand("exec", "-u", "10001:60000", sandbox._container, "python3", "-c", PRINT))
+            theirs.append(by_hand("exec", "-u", "10001:60000", sandbox.container.id, "python3", "-c", PRINT))
     return ours, theirs
 
 

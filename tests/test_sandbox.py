@@ -21,7 +21,8 @@ from orchestrator.errors import ToolError
 from orchestrator.events import Warned
 from orchestrator.sandbox import Ran, client, engine
 from orchestrator.sandbox.client import BUILT, OWNER_LABEL, RUN_LABEL
-from orchestrator.sandbox.docker import DockerSandbox, DockerSettings
+from orchestrator.sandbox.container import DockerSettings
+from orchestrator.sandbox.docker import DockerSandbox
 from orchestrator.sandbox.output import Output
 from orchestrator.sandbox.owner import is_dead, owner
 from orchestrator.serve import cli
@@ -221,7 +222,8 @@ class TestOwners:
         script = f"""
 import asyncio
 from pathlib import Path
-from orchestrator.sandbox.docker import DockerSandbox, DockerSettings
+from orchestrator.sandbox.container import DockerSettings
+from orchestrator.sandbox.docker import DockerSandbox
 from orchestrator.threads import ThreadPool
 async def main():
     place = Path({str(tmp_path)!r})

@@ -7,7 +7,8 @@ from contextlib import asynccontextmanager
 
 from orchestrator import ToolContext, ToolResult, Toolset, tool
 from orchestrator.sandbox import Language, Ran
-from orchestrator.sandbox.docker import DockerSandbox, DockerSettings
+from orchestrator.sandbox.container import DockerSettings
+from orchestrator.sandbox.docker import DockerSandbox
 from orchestrator.sandbox.engine import missing
 from orchestrator.traces import Changes, Traces
 from orchestrator.workspace.files import format_size

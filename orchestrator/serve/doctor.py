@@ -111,7 +111,7 @@ async def _servers(folder: Path, settings: Settings) -> Rows:
 def _ready(tool: Tool) -> str:
     """Say that a tool can be offered; of one that runs code, also whether its image is there."""
     from orchestrator.sandbox.client import readiness
-    from orchestrator.sandbox.docker import DockerSettings
+    from orchestrator.sandbox.container import DockerSettings
 
     try:
         return readiness(tool.settings.image) if isinstance(tool.settings, DockerSettings) else "ready"
