@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,6 +14,7 @@ import pytest
 
 from orchestrator.serve import cli
 
+ROOT = Path(__file__).parents[1]
 HEADER = '{"recording": 1, "scenario": "x", "model": "hand", "scripted": true}\n'
 """The first line of a recording."""
 
@@ -40,12 +44,28 @@ def command(capture: pytest.CaptureFixture[str]) -> Ori:
     return ori
 
 
+def spawn(*argv: str, **options: Any) -> subprocess.Popen[str]:
+    """Start the command in a process of its own."""
+    program = [sys.executable, "-m", "orchestrator.serve.cli", *argv]
+    return subprocess.Popen(program, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}, **options)
+
+
+def begin(*argv: str, until: str, **options: Any) -> subprocess.Popen[str]:
+    """Start the command in a process of its own and wait until it has said something on stderr."""
+    process = spawn(*argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
+    assert process.stderr is not None
+    for line in process.stderr:
+        if until in line:
+            return process
+    raise AssertionError(f"{argv} ended without {until!r}")
+
+
 def enter_project(
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     scenarios: Mapping[str, str],
     tools: str,
-    recordings: Mapping[str, str] | None = None,
+    recordings: Mapping[str, str],
 ) -> Path:
     """Make a project of scenarios that need no model, and go into it.
 
@@ -61,7 +81,7 @@ def enter_project(
     (folder / "ori.yaml").touch()
     for name, yaml in scenarios.items():
         (folder / "scenarios" / f"{name}.yaml").write_text(yaml, "utf-8")
-    for name, lines in {"empty": HEADER, **(recordings or {})}.items():
+    for name, lines in {"empty": HEADER, **recordings}.items():
         (folder / "scenarios/recordings" / f"{name}.jsonl").write_text(lines, "utf-8")
     (folder / "tools" / "own.py").write_text(tools, "utf-8")
     monkeypatch.chdir(folder)

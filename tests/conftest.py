@@ -1,8 +1,11 @@
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from tests.command import Ori, command, enter_project
 
 settings.register_profile("repeatable", derandomize=True, database=None)
 if os.environ.get("CI"):  # what lands is judged by the same examples each time; elsewhere new ones are looked for
@@ -15,3 +18,16 @@ def _state_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         yield
+
+
+@pytest.fixture
+def project(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project of the module's SCENARIOS and TOOLS, which need no model, as the current directory."""
+    module = request.module
+    recordings = getattr(module, "RECORDINGS", {})
+    return enter_project(tmp_path / "my 项目", monkeypatch, module.SCENARIOS, module.TOOLS, recordings)
+
+
+@pytest.fixture
+def ori(project: Path, capsys: pytest.CaptureFixture[str]) -> Ori:
+    return command(capsys)

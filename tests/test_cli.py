@@ -7,7 +7,6 @@ import sys
 import time
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,7 +15,7 @@ from orchestrator.serve import cli, projectlog
 from orchestrator.serve.interrupt import GRACE
 from orchestrator.settings import Settings
 from orchestrator.testing import ScriptedServer, call, text
-from tests.command import HEADER, Ori, command, enter_project
+from tests.command import HEADER, Ori, begin, spawn
 from tests.engine import served
 
 ROOT = Path(__file__).parent.parent
@@ -97,17 +96,7 @@ def chat() -> str:
     print("noise")
     return "quiet"
 '''
-
-
-@pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project of scenarios that need no model, as the current directory."""
-    return enter_project(tmp_path / "my 项目", monkeypatch, SCENARIOS, TOOLS, {"hello": HELLO})
-
-
-@pytest.fixture
-def ori(project: Path, capsys: pytest.CaptureFixture[str]) -> Ori:
-    return command(capsys)
+RECORDINGS = {"hello": HELLO}
 
 
 def use(project: Path, server: ScriptedServer) -> None:
@@ -662,24 +651,6 @@ def test_the_package_is_the_command_too(tmp_path: Path) -> None:
 # signals and pipes
 
 
-def begin(*argv: str, until: str, **options: Any) -> subprocess.Popen[str]:
-    """Start the command in a process of its own and wait until it said something on stderr."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "orchestrator.serve.cli", *argv],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-        **options,
-    )
-    assert process.stderr is not None
-    for line in process.stderr:
-        if until in line:
-            return process
-    raise AssertionError(f"{argv} ended without {until!r}")
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_stops_a_run_whose_tool_hangs(project: Path, ori: Ori, number: signal.Signals) -> None:
     """B58: Ctrl-C while a blocking tool sleeps ends within 2 s, and the run can be looked at."""
@@ -737,16 +708,10 @@ def test_a_reader_that_goes_away_is_no_error(project: Path, ori: Ori) -> None:
     for argv in (["show", run], ["--help"]):
         read, write = os.pipe()
         os.close(read)
-        done = subprocess.run(
-            [sys.executable, "-m", "orchestrator.serve.cli", *argv],
-            stdout=write,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            check=False,
-        )
-        os.close(write)
-        assert (done.returncode, done.stderr) == (0, "")
+        with spawn(*argv, stdout=write, stderr=subprocess.PIPE) as process:
+            os.close(write)
+            _, err = process.communicate()
+        assert (process.returncode, err) == (0, "")
 
 
 def test_a_recording_is_written_into_a_new_folder(ori: Ori, project: Path) -> None:

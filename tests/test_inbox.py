@@ -9,17 +9,14 @@ import os
 import pty
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from orchestrator import Orchestrator
-from tests.command import Ori, command, enter_project
+from tests.command import Ori, spawn
 
-ROOT = Path(__file__).parent.parent
 TOOLS = '''
 import sys
 import time
@@ -61,24 +58,9 @@ recording: recordings/empty.jsonl
 }
 
 
-@pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    return enter_project(tmp_path / "项目", monkeypatch, SCENARIOS, TOOLS)
-
-
-@pytest.fixture
-def ori(project: Path, capsys: pytest.CaptureFixture[str]) -> Ori:
-    return command(capsys)
-
-
 def sent(project: Path) -> list[str]:
     file = project / "sent.txt"
     return file.read_text().split() if file.exists() else []
-
-
-def spawn(*argv: str, **options: Any) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "orchestrator.serve.cli", *argv]
-    return subprocess.Popen(command, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}, **options)
 
 
 def parked(ori: Ori) -> str:

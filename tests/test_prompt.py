@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.command import Ori, command, enter_project
+from tests.command import Ori
 
 TOOLS = '''
 from pathlib import Path
@@ -37,16 +37,6 @@ answer: a
 recording: recordings/empty.jsonl
 """,
 }
-
-
-@pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    return enter_project(tmp_path / "项目", monkeypatch, SCENARIOS, TOOLS)
-
-
-@pytest.fixture
-def ori(capsys: pytest.CaptureFixture[str]) -> Ori:
-    return command(capsys)
 
 
 def typed(*argv: str, line: str) -> tuple[int, str]:

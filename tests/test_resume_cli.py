@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import sqlite3
 import subprocess
@@ -12,15 +11,12 @@ from collections.abc import AsyncIterator
 from contextlib import closing
 from pathlib import Path
 
-import pytest
-
 from orchestrator.events import Event, RunStarted, Warned
 from orchestrator.journal.log import RunLog
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.serve.history import follow
-from tests.command import HEADER, Ori, command, enter_project
+from tests.command import HEADER, Ori, begin, spawn
 
-ROOT = Path(__file__).parent.parent
 TOOLS = '''
 import time
 from pathlib import Path
@@ -76,32 +72,11 @@ STARTED = RunStarted(
     goal="g", root="ori", params={}, inputs=(), workspace="/w", limits={}, roles={}, tools={}, models={}
 )
 LINES = "".join(f'{{"key": "ori:{turn}:model", "reply": {{"content": "answer {turn}"}}}}\n' for turn in (1, 2))
-
-
-@pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    return enter_project(tmp_path / "project", monkeypatch, SCENARIOS, TOOLS, {"picking": HEADER + LINES})
-
-
-@pytest.fixture
-def ori(project: Path, capfd: pytest.CaptureFixture[str]) -> Ori:
-    return command(capfd)
-
-
-def begin(*argv: str, until: str = "halted") -> subprocess.Popen[str]:
-    """Start the command in a process of its own and wait until it has said something on stderr."""
-    command = [sys.executable, "-m", "orchestrator.serve.cli", *argv]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
-    assert process.stderr is not None
-    for line in process.stderr:
-        if until in line:
-            return process
-    raise AssertionError(f"{argv} ended without {until!r}")
+RECORDINGS = {"picking": HEADER + LINES}
 
 
 def killed(*argv: str) -> None:
-    process = begin(*argv)
+    process = begin(*argv, until="halted")
     process.kill()
     process.communicate()
 
@@ -141,7 +116,7 @@ def test_nothing_to_resume_is_wrong_usage_that_says_what_there_is(ori: Ori) -> N
 
 
 def test_a_live_run_has_one_owner_and_showing_it_disturbs_nothing(project: Path, ori: Ori) -> None:
-    process = begin("run", "halting")
+    process = begin("run", "halting", until="halted")
     try:
         [run] = ori("runs", "--json").json
         assert run["status"] == "running"
@@ -154,12 +129,9 @@ def test_a_live_run_has_one_owner_and_showing_it_disturbs_nothing(project: Path,
 
 
 def test_a_run_of_another_process_is_followed_to_its_end(project: Path, ori: Ori) -> None:
-    process = begin("run", "halting")
+    process = begin("run", "halting", until="halted")
     [run] = ori("runs", "--json").json
-    follower = subprocess.Popen(
-        [sys.executable, "-m", "orchestrator.serve.cli", "show", run["run"], "--follow"],
-        stdout=subprocess.PIPE, text=True, env=_environment(),
-    )  # fmt: skip
+    follower = spawn("show", run["run"], "--follow", stdout=subprocess.PIPE)
     process.kill()
     process.communicate()
     out, _ = follower.communicate(timeout=30)
@@ -192,7 +164,7 @@ async def test_who_follows_a_run_gets_what_comes_until_nobody_works_on_it(tmp_pa
 def test_what_can_go_on_is_deleted_only_on_demand_and_a_live_run_never(project: Path, ori: Ori) -> None:
     killed("run", "halting")
     [dead] = ori("runs", "--json").json
-    process = begin("run", "halting")
+    process = begin("run", "halting", until="halted")
     try:
         assert ori("gc", "--older", "0h").out == "nothing to delete\n"
         assert ori("gc", "--older", "0h", "--all", "--json").json["deleted"] == [dead["run"]]
@@ -205,7 +177,7 @@ def test_what_can_go_on_is_deleted_only_on_demand_and_a_live_run_never(project: 
 
 
 def test_a_stopped_process_is_still_the_owner(project: Path, ori: Ori) -> None:
-    process = begin("run", "halting")
+    process = begin("run", "halting", until="halted")
     try:
         process.send_signal(signal.SIGSTOP)
         [run] = ori("runs", "--json").json
@@ -220,18 +192,15 @@ def test_a_stopped_process_is_still_the_owner(project: Path, ori: Ori) -> None:
 
 def test_of_two_resumes_at_once_one_is_refused(project: Path, ori: Ori) -> None:
     killed("run", "halting")
-    first = begin("resume")
-    second = subprocess.run(first.args, capture_output=True, text=True, timeout=30, check=False, env=_environment())
+    first = begin("resume", until="halted")
+    with spawn("resume", stdout=subprocess.PIPE, stderr=subprocess.PIPE) as second:
+        _, err = second.communicate(timeout=30)
     assert second.returncode in (1, 2)
-    assert "is already being worked on" in second.stderr or "no run" in second.stderr
+    assert "is already being worked on" in err or "no run" in err
     first.kill()
     first.communicate()
     begun = [line.split()[0] for line in (project / "calls").read_text().splitlines()]
     assert begun == ["bee", "bee"], "by the first run and by one of the resumes"
-
-
-def _environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
 def test_all_runs_go_on_and_one_that_cannot_is_told(project: Path, ori: Ori) -> None:
