@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from orchestrator.content.scenario import Template
+from orchestrator.content.scenario import Scenario
 from orchestrator.context import RunContext
 from orchestrator.errors import ConfigError, LoopStopped, nearest
 from orchestrator.events import PlanAdded, PlanProposed, PlanRejected, SubtaskEnded
@@ -79,7 +79,7 @@ class Planner:
         return {tool for name in self.roles for tool in self.context.role(name).tools} - {NAME}
 
     @property
-    def templates(self) -> dict[str, Template]:
+    def templates(self) -> dict[str, Scenario]:
         """Process templates that it may choose by name.
 
         Those that share a word with the goal, and need no other roles and tools than the planner's own.
@@ -89,7 +89,7 @@ class Planner:
             template.name: template
             for template in self.context.catalog.templates()
             if about & content_words(f"{template.name} {template.when}")
-            and all(s.role in self.roles or s.tool in self.tools for s in template.subtasks)
+            and all(s.role in self.roles or s.tool in self.tools for s in template.plan)
         }
 
     def tool(self) -> Tool:
@@ -175,7 +175,7 @@ class Planner:
             bound = templates[call.template].bind(call.params)
         except ConfigError as error:
             raise PlanFaults([f"template {call.template!r}: {fault.message}" for fault in error.faults]) from None
-        return (*bound.subtasks, *call.subtasks)
+        return (*bound.plan, *call.subtasks)
 
     def _rules(self, tools: Collection[str]) -> Rules:
         files = {file.path for file in self.context.workspace.files()}

@@ -67,7 +67,7 @@ class Preparation:
         roles = {n: Role.model_validate(r) for n, r in frozen.roles.items()} if frozen else self._roles()
         planned = [*(order.plan.subtasks if order.plan else ())]
         if DELEGATE in roles[order.root].tools:  # what is wrong with a template is told before anything runs
-            planned += [subtask for template in house.catalog.templates() for subtask in template.subtasks]
+            planned += [subtask for template in house.catalog.templates() for subtask in template.plan]
         named = {name for role in roles.values() for name in role.tools} | {s.tool for s in planned if s.tool}
         offer = (await house.servers.offer(named)).as_told(frozen.tools if frozen else {})
         roles = {name: offer.to(role) for name, role in roles.items()}

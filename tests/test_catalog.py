@@ -6,6 +6,7 @@ import pytest
 from orchestrator.content.catalog import Catalog, shipped_root
 from orchestrator.errors import ConfigError, nearest
 from orchestrator.role import Review, Role
+from orchestrator.settings import load_settings
 from orchestrator.tool import tool
 
 ROOT = shipped_root()
@@ -255,7 +256,8 @@ def test_a_tool_that_tells_too_little_is_warned_about(project: Project) -> None:
 def test_tools_from_elsewhere_are_accepted_by_pattern(project: Project) -> None:
     project.role("r", "description: d\ntools: [github/search, delegate]\n")
     assert "unknown tool 'github/search'" in project.refused("r")
-    catalog = Catalog.from_project(project.folder, builtin=("delegate", "github/*"))
+    project.write("ori.yaml", "mcp: {github: {url: 'http://127.0.0.1:9/mcp'}}\n")
+    catalog = Catalog.from_project(project.folder, settings=load_settings(project.folder))
     assert catalog.role("r").tools == ("github/search", "delegate")
 
 

@@ -66,13 +66,11 @@ def test_an_unknown_parameter_is_told_with_the_nearest_one(tmp_path: Path) -> No
         load(tmp_path, QUARTERLY).bind({"quartre": "Q1"})
 
 
-def test_a_scenario_with_plan_and_when_is_a_template(tmp_path: Path) -> None:
-    template = load(tmp_path, QUARTERLY).template()
-    assert template is not None
-    assert (template.name, template.when, template.answer) == ("quarterly", "a report about one quarter", "report")
-    assert [subtask.id for subtask in template.subtasks] == ["total", "report", "save"]
-    assert template.bind({"quarter": "Q3"}).subtasks[1].goal == "write Q3"
-    assert load(tmp_path, "goal: x\n").template() is None
+def test_a_plan_is_filled_in_with_its_parameters(tmp_path: Path) -> None:
+    scenario = load(tmp_path, QUARTERLY)
+    assert (scenario.name, scenario.when, scenario.answer) == ("quarterly", "a report about one quarter", "report")
+    assert [subtask.id for subtask in scenario.plan] == ["total", "report", "save"]
+    assert scenario.bind({"quarter": "Q3"}).plan[1].goal == "write Q3"
 
 
 def test_values_are_typed_by_the_rules_of_yaml(tmp_path: Path) -> None:

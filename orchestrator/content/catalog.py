@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from orchestrator.content.crosscheck import PLANNING_TOOL, Names, role_faults, scenario_faults, schema_faults
-from orchestrator.content.scenario import Scenario, Template
+from orchestrator.content.scenario import Scenario
 from orchestrator.content.toolfiles import ToolFolder
 from orchestrator.document import Document, Place
 from orchestrator.errors import ConfigError, collecting, nearest
@@ -61,7 +61,6 @@ class Catalog:
         tools: Tools made in code; they come before all files.
         models: Keys of the models that a role may name; None: any.
         settings: What the project says of its toolsets.
-        builtin: Names, or patterns as `server/*`, of tools that no file defines.
 
     Raises:
         ConfigError: Two roles or two tools made in code have the same name.
@@ -75,12 +74,11 @@ class Catalog:
         tools: Iterable[Tool] = (),
         models: Collection[str] | None = None,
         settings: Settings | None = None,
-        builtin: Collection[str] = (PLANNING_TOOL,),
     ) -> None:
         self.folders = tuple(dict.fromkeys(folder.resolve() for folder in folders))
-        self.models, self.builtin = models, builtin
+        self.models = models
         self.settings = settings or Settings()
-        self._elsewhere = (*builtin, *(f"{server}/*" for server in self.settings.mcp))
+        self._elsewhere = (PLANNING_TOOL, *(f"{server}/*" for server in self.settings.mcp))
         self._roles = _by_name("roles", [(role.name, role) for role in roles])
         self._tools = _by_name("tools", [(_made(tool).name, tool) for tool in tools])
         self._tool_folders = [ToolFolder(folder / "tools", self.settings) for folder in self.folders]
@@ -95,7 +93,6 @@ class Catalog:
         tools: Iterable[Tool] = (),
         models: Collection[str] | None = None,
         settings: Settings | None = None,
-        builtin: Collection[str] = (PLANNING_TOOL,),
     ) -> Catalog:
         """Return the catalog of a project's folder, if there is one, and of what ships.
 
@@ -107,7 +104,7 @@ class Catalog:
             folders.insert(0, Path(project))
             if not folders[0].is_dir():
                 raise ConfigError("there is no such folder; `ori init DIR` makes a project", file=project)
-        return cls(folders, roles=roles, tools=tools, models=models, settings=settings, builtin=builtin)
+        return cls(folders, roles=roles, tools=tools, models=models, settings=settings)
 
     @property
     def role_names(self) -> list[str]:
@@ -185,14 +182,14 @@ class Catalog:
         """
         return [self.scenario(file) for file in self._files("scenarios", ".yaml")]
 
-    def templates(self) -> list[Template]:
+    def templates(self) -> list[Scenario]:
         """Return the process templates that a planner may choose from.
 
         Raises:
             ConfigError: One is wrong.
         """
         files = [file for file in self._files("scenarios", ".yaml") if self._cached(_is_template, file)]
-        return [template for file in files if (template := self.scenario(file).template())]
+        return [template for file in files if (template := self.scenario(file)).when]
 
     def text(self, name: str, **values: object) -> str:
         """Return one of the engine's texts, `prompts/engine/NAME.md`, filled in.
@@ -263,7 +260,7 @@ class Catalog:
     def _with(self, settings: Settings) -> Catalog:
         roles, tools = self._roles.values(), self._tools.values()
         models = settings.models if self.models is None else self.models
-        return Catalog(self.folders, roles=roles, tools=tools, models=models, settings=settings, builtin=self.builtin)
+        return Catalog(self.folders, roles=roles, tools=tools, models=models, settings=settings)
 
     def _role(self, name: str) -> tuple[Role, Callable[[str, Place], ConfigError]]:
         """Return a role, and what makes the error about a place in it."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -73,17 +72,13 @@ class Scenario(Strict):
         return self
 
     @classmethod
-    def load(cls, file: Path, *, project: Path | None = None) -> Scenario:
-        """Read a scenario with the defaults of its parameters.
-
-        Args:
-            file: The YAML file.
-            project: Where inputs are looked for, too; None: the folder above the scenario's.
+    def load(cls, file: Path) -> Scenario:
+        """Read a scenario with the defaults of its parameters; its project is the folder above its own.
 
         Raises:
             ConfigError: The file is wrong; all faults, each with its line.
         """
-        return cls._from(read(file), {}, project or file.absolute().parent.parent)
+        return cls._from(read(file), {}, file.absolute().parent.parent)
 
     @property
     def name(self) -> str:
@@ -147,10 +142,6 @@ class Scenario(Strict):
         """Return where the recording is, or should be."""
         return self.file.parent / self.recording if self.recording else None
 
-    def template(self) -> Template | None:
-        """Return the process template that this scenario is, or None."""
-        return Template(self) if self.plan and self.when else None
-
     def error(self, message: str, place: Place = ()) -> ConfigError:
         """Make the error about what stands at a place of the file."""
         return self._document.error(message, place)
@@ -176,46 +167,6 @@ class Scenario(Strict):
         scenario = document.validate(cls, {**document.data, **filled, "params": params})
         scenario._document, scenario._project = document, project
         return scenario
-
-
-@dataclass(frozen=True, slots=True)
-class Template:
-    """A plan that a planner may choose instead of making one."""
-
-    scenario: Scenario
-
-    @property
-    def name(self) -> str:
-        """As `delegate(template=…)` names it."""
-        return self.scenario.name
-
-    @property
-    def when(self) -> str:
-        """Goals it is right for."""
-        return self.scenario.when or ""
-
-    @property
-    def params(self) -> Mapping[str, Any]:
-        """Its parameters and their defaults; None: must be given."""
-        return self.scenario.params
-
-    @property
-    def subtasks(self) -> tuple[Subtask, ...]:
-        """Its plan."""
-        return self.scenario.plan
-
-    @property
-    def answer(self) -> str | None:
-        """Id of the subtask whose answer is the run's."""
-        return self.scenario.answer
-
-    def bind(self, params: Mapping[str, Any]) -> Template:
-        """Return the template with parameters set.
-
-        Raises:
-            ConfigError: A parameter is unknown or has no value.
-        """
-        return Template(self.scenario.bind(params))
 
 
 def parse_params(assignments: Iterable[str]) -> dict[str, Any]:
