@@ -208,11 +208,11 @@ class AgentLoop:
     def _runnable(self, reply: Reply) -> tuple[int | None, str]:
         """Return how many calls of a reply may run, the first ones, and why the others may not."""
         if self.closing or reply.finish_reason == "content_filter":
-            return 0, "not run: the loop ends"
+            return 0, self.context.text("loop_ends")
         if self.role.parallel_tool_calls is False:
-            return 1, "one call a turn; make this one again"
+            return 1, self.context.text("one_call")
         if reply.finish_reason == "length" and reply.calls and reply.calls[-1].arguments == "{}":
-            return len(reply.calls) - 1, "the call was cut off at the length limit; send the whole call again"
+            return len(reply.calls) - 1, self.context.text("call_cut")
         return None, ""
 
     def _conclude(self, reply: Reply, observations: Sequence[Observation]) -> Ending | LoopClosing | Sequence[str]:
