@@ -10,12 +10,13 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack, get_args, overload
 
+from orchestrator.child import Reference
 from orchestrator.errors import ConfigError, nearest, refuse_keywords
 from orchestrator.memory import Recollection
 from orchestrator.resources import Resources
 from orchestrator.sandbox.guard import AddressGuard
 from orchestrator.text.jsonable import to_json, well_formed
-from orchestrator.threads import Reference, ThreadPool
+from orchestrator.threads import ThreadPool
 
 if TYPE_CHECKING:  # importing this module loads no pydantic: `import orchestrator` needs it
     from pydantic import BaseModel
