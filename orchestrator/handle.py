@@ -18,12 +18,13 @@ from orchestrator.delegate import NAME as DELEGATE
 from orchestrator.errors import ConfigError, JournalError, LoopStopped, OriError, RunStopped
 from orchestrator.events import Event, PlanReopened, RunEnded, RunResumed, Warned
 from orchestrator.failure import Failure, FailureKind, StopReason
+from orchestrator.house import House
 from orchestrator.inbox import give_word
 from orchestrator.journal import Signal
 from orchestrator.journal.log import RunLog, Subscription
 from orchestrator.messages import Json
 from orchestrator.models.replay import Further, is_cut_off
-from orchestrator.order import House, Order, Resumption
+from orchestrator.order import Order, Resumption
 from orchestrator.past import Past
 from orchestrator.people import PROGRAM, People
 from orchestrator.preparation import Preparation

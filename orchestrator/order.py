@@ -1,41 +1,27 @@
-"""What one run is asked to do, and what it shares with the other runs of its orchestrator."""
+"""What one run is asked to do: by a program, a scenario, a recording, or the log of a run that goes on."""
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import isclass
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 from pydantic import BaseModel
 from pydantic.errors import PydanticInvalidForJsonSchema
 
-from orchestrator.content.catalog import Catalog
+from orchestrator.content.scenario import Scenario
 from orchestrator.document import Document
 from orchestrator.errors import ConfigError, refuse_keywords
-from orchestrator.eventloops import PerLoop
 from orchestrator.events import RunStarted
-from orchestrator.journal import Journal
-from orchestrator.ledger import Today
 from orchestrator.limits import Limits
-from orchestrator.mcp.servers import Servers
-from orchestrator.memory import MemoryStore
 from orchestrator.messages import Json
 from orchestrator.models import Model
-from orchestrator.models.replay import Recording, ReplayModel
-from orchestrator.models.tokens import Meter
-from orchestrator.people import Approve
+from orchestrator.models.replay import Asked, Recording, ReplayModel
 from orchestrator.plan import Delegate, Subtask
-from orchestrator.profile import Profile
-from orchestrator.resources import Resources
-from orchestrator.sandbox.guard import AddressGuard
 from orchestrator.text.jsonable import well_formed
-from orchestrator.threads import ThreadPool
 
 PLANNER = "ori"
 """The role that a goal starts with, and the path of its loop."""
@@ -126,6 +112,63 @@ class Order:
             fields["plan"] = Document.given("plan", said).validate(Delegate)
         return cls(goal=goal, **fields)
 
+    @classmethod
+    def of_scenario(
+        cls,
+        scenario: Scenario,
+        *,
+        workspace: str | Path | None,
+        plan: Delegate | None = None,
+        replay: bool | Literal["all"] = False,
+    ) -> Order:
+        """Return the order that a scenario gives, whose parameters are set; see `Orchestrator.start_scenario`.
+
+        Raises:
+            ConfigError: There is no recording.
+        """
+        model: Model | None = None
+        if replay:
+            recording = scenario.recording_file()
+            if recording is None:
+                raise scenario.without_recording()
+            model = ReplayModel(Recording.load(recording), tools=replay == "all")
+        return cls(
+            goal=scenario.goal,
+            inputs=scenario.input_files(),
+            targets=scenario.targets,
+            workspace=None if workspace is None else Path(workspace),
+            params=scenario.params,
+            plan=plan or (Delegate(subtasks=scenario.plan) if scenario.plan else None),
+            answer=None if plan else scenario.answer,
+            limits=scenario.limits,
+            allow=scenario.network.allow,
+            serve=scenario.served_folders(),
+            roles=scenario.roles,
+            models=scenario.models,
+            model=model,
+            scenario=scenario.name,
+        )
+
+    @classmethod
+    def recorded(
+        cls, asked: Asked, *, base: Path, params: Mapping[str, Json], workspace: str | Path | None, model: ReplayModel
+    ) -> Order:
+        """Return the order that a recording says its run was given, with other parameters and another workspace."""
+        return cls(
+            goal=asked.goal,
+            root=asked.root,
+            inputs=asked.inputs,
+            base=base,
+            workspace=None if workspace is None else Path(workspace),
+            params={**asked.params, **params},
+            plan=Delegate.model_validate(asked.plan) if asked.plan else None,
+            answer=asked.answer,
+            output=asked.output,
+            limits=Limits.model_validate(asked.limits),
+            roles=asked.roles,
+            model=model,
+        )
+
     @property
     def recording(self) -> Recording | None:
         """What it is replayed from."""
@@ -211,39 +254,6 @@ class Resumption:
     """Try this subtask again, and all that comes after it."""
     again: tuple[str, ...] = ()
     """Subtasks to try again, where a recording says which."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class House:
-    """What all runs of one orchestrator share."""
-
-    catalog: Catalog
-    journal: Journal
-    model: Callable[[str], tuple[Model, Profile]]
-    """The model behind a key, and how it is handled."""
-    open: Callable[[], AbstractAsyncContextManager[object]]
-    """Keeps connections open while somebody is inside."""
-    redact: Callable[[str], str]
-    threads: ThreadPool
-    network: AddressGuard
-    home: Path
-    memory: MemoryStore
-    resources: PerLoop[Resources]
-    """What tools keep open from run to run."""
-    servers: Servers
-    """MCP servers, whose tools roles may name."""
-    meters: defaultdict[str, Meter] = field(default_factory=lambda: defaultdict(Meter))
-    """How each model counts tokens, by the endpoint that answers."""
-    turns: PerLoop[asyncio.Semaphore] | None = None
-    """Hold one to work; None: any number of runs may."""
-    limits: Limits | None = None
-    today: Today | None = None
-    """What all runs may spend in a day."""
-    roles: tuple[str, ...] = ()
-    """The only roles that planners may use; empty: all."""
-    deps: Any = None
-    approve: Approve | None = None
-    """Asks somebody in this program."""
 
 
 _TARGET = (

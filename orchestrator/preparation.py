@@ -15,6 +15,7 @@ from orchestrator.context import RunContext, Variables
 from orchestrator.delegate import NAME as DELEGATE
 from orchestrator.errors import ConfigError
 from orchestrator.events import RunStarted
+from orchestrator.house import House
 from orchestrator.journal.log import RunLog
 from orchestrator.ledger import Ledger
 from orchestrator.limits import Deadline, Limits
@@ -25,7 +26,7 @@ from orchestrator.models.endpoint import Endpoint
 from orchestrator.models.replay import ReplayModel
 from orchestrator.models.route import Route
 from orchestrator.models.tokens import Meter
-from orchestrator.order import House, Order, Resumption, named_as_targets
+from orchestrator.order import Order, Resumption, named_as_targets
 from orchestrator.past import Past
 from orchestrator.people import People
 from orchestrator.plan import FormattedGoal, Subtask

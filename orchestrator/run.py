@@ -23,6 +23,7 @@ from orchestrator.content.catalog import Catalog
 from orchestrator.errors import ConfigError
 from orchestrator.eventloops import PerLoop, refuse_to_block
 from orchestrator.handle import RunHandle
+from orchestrator.house import House
 from orchestrator.journal import ENGINE_FOLDER, Journal, open_journal
 from orchestrator.ledger import Today
 from orchestrator.limits import Limits
@@ -30,7 +31,7 @@ from orchestrator.mcp.servers import Servers
 from orchestrator.memory import MemoryStore
 from orchestrator.messages import Json
 from orchestrator.models import Model
-from orchestrator.order import House, Order, Resumption, RunOptions
+from orchestrator.order import Order, Resumption, RunOptions
 from orchestrator.people import Approve
 from orchestrator.plan import Delegate
 from orchestrator.resources import Resources
@@ -284,32 +285,8 @@ class Orchestrator:
         Raises:
             ConfigError: A parameter is unknown, or there is no recording.
         """
-        from orchestrator.models.replay import Recording, ReplayModel
-
         bound = scenario.bind(params)
-        model: Model | None = None
-        if replay:
-            recording = bound.recording_file()
-            if recording is None:
-                raise scenario.without_recording()
-            model = ReplayModel(Recording.load(recording), tools=replay == "all")
-        order = Order(
-            goal=bound.goal,
-            inputs=bound.input_files(),
-            targets=bound.targets,
-            workspace=None if workspace is None else Path(workspace),
-            params=bound.params,
-            plan=plan or (Delegate(subtasks=bound.plan) if bound.plan else None),
-            answer=None if plan else bound.answer,
-            limits=bound.limits,
-            allow=bound.network.allow,
-            serve=bound.served_folders(),
-            roles=bound.roles,
-            models=bound.models,
-            model=model,
-            scenario=bound.name,
-        )
-        return RunHandle(self._house, order)
+        return RunHandle(self._house, Order.of_scenario(bound, workspace=workspace, plan=plan, replay=replay))
 
     def start_replay(
         self,
@@ -336,20 +313,10 @@ class Orchestrator:
         model = ReplayModel(Recording.load(base / file), tools=tools)
         header = model.recording.header
         if header.asked is None:
-            scenario = self.catalog.scenario(header.scenario)
-            handle = self.start_scenario(scenario, params=params, workspace=workspace)
-            return RunHandle(self._house, replace(handle.order, model=model))
-        asked = header.asked
-        options: RunOptions = {
-            "plan": Delegate.model_validate(asked.plan) if asked.plan else None,
-            "output": asked.output,
-            "roles": asked.roles,
-            "params": {**asked.params, **(params or {})},
-            "limits": Limits.model_validate(asked.limits),
-            "workspace": workspace,
-        }
-        order = Order.asked(asked.goal, options)
-        order = replace(order, root=asked.root, answer=asked.answer, inputs=asked.inputs, base=base, model=model)
+            scenario = self.catalog.scenario(header.scenario).bind(params)
+            order = replace(Order.of_scenario(scenario, workspace=workspace), model=model)
+        else:
+            order = Order.recorded(header.asked, base=base, params=params or {}, workspace=workspace, model=model)
         return RunHandle(self._house, order)
 
     async def _result(self, order: Order) -> RunResult:
