@@ -6,25 +6,22 @@ and whose configuration is locked. Results are the same in every run: exact numb
 
 from __future__ import annotations
 
-import csv
-import io
-import json
-import math
 import re
 import threading
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from datetime import date, datetime
-from decimal import Decimal
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from orchestrator.errors import ToolError, nearest
-from orchestrator.messages import Json
-from orchestrator.tables.sheets import EXCEL, TABLES, missing_part, number_text, read_sheet, sheet_names, unique
+from orchestrator.tables.kinds import typed
+from orchestrator.tables.rows import Rows, sort_key
+from orchestrator.tables.select import Select
+from orchestrator.tables.sheets import EXCEL, TABLES, missing_part, read_sheet, sheet_names, unique
 from orchestrator.threads import ThreadPool
 from orchestrator.workspace.files import walk
+
+__all__ = ["Rows", "preview", "query", "query_in_thread"]
 
 MAX_ROWS = 100_000
 """Rows that a result may have."""
@@ -38,42 +35,9 @@ _CONFIG: dict[str, str | bool | int | float | list[str]] = {
     "threads": "1",  # sums of floats depend on how the rows are shared out
     "lock_configuration": "true",
 }
-_WRITES = {"INSERT_QUERY_NODE", "UPDATE_QUERY_NODE", "DELETE_QUERY_NODE", "MERGE_QUERY_NODE"}
 _BATCH = 10_000
-_MAX_SCALE = 6
-"""Digits after the point up to which numbers are exact decimals; more come from measuring, not from counting money."""
 _CELLS = '"ori cells"'
 """Where a table's cells are before they have types."""
-_NUMBER = r"-?(0|[1-9]\d*|[1-9]\d{0,2}(,\d{3})+)(\.\d+)?"
-_PLAIN_NUMBER = r"-?(0|[1-9]\d*)(\.\d+)?"
-_SCIENTIFIC = r"-?(0|[1-9]\d*)((\.\d+)?([eE][-+]\d+)?|\.\d+[eE]\d+)"
-_DATE = r"\d{4}[-/]\d{1,2}[-/]\d{1,2}"
-_TIMESTAMP = _DATE + r"[ T]\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?"
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """What a query found."""
-
-    columns: tuple[str, ...]
-    rows: Sequence[tuple[Any, ...]]
-
-    def markdown(self, limit: int | None = None) -> str:
-        """Return the first `limit` rows as a Markdown table."""
-        lines = [self.columns, ["---"] * len(self.columns), *([*map(text, row)] for row in self.rows[:limit])]
-        return "\n".join("| " + " | ".join(map(_in_markdown, line)) + " |" for line in lines)
-
-    def csv(self) -> str:
-        """Return all rows as CSV with a header."""
-        target = io.StringIO()
-        writer = csv.writer(target, lineterminator="\n")
-        writer.writerow(self.columns)
-        writer.writerows(map(text, row) for row in self.rows)
-        return target.getvalue()
-
-    def records(self, limit: int | None = None) -> list[dict[str, Json]]:
-        """Return the first `limit` rows as JSON objects."""
-        return [dict(zip(self.columns, map(_json, row), strict=True)) for row in self.rows[:limit]]
 
 
 def query(root: Path, sql: str, *, timeout: float = 30.0) -> Rows:
@@ -139,18 +103,18 @@ class _Query:
         return ToolError(f"the query was stopped after {self._timeout:g} s; ask for less in one query")
 
     def _answer(self, connection: Any) -> Rows:
-        tree = _parse(connection, self._sql)
+        select = Select.read(connection, self._sql)
         files = [PurePosixPath(file.path) for file in walk(self._root)]
         tables = [file for file in files if file.suffix.lower() in TABLES]
-        if any(node.get("show_type") == "SHOW_SPECIAL" for node in _nodes(tree)):
+        if select.lists_tables:
             return Rows(("table", "file"), [(file.stem, str(file)) for file in tables])
-        for schema, name in _named_tables(tree):
+        for schema, name in select.tables:
             self._load(connection, schema, name, tables)
         result = connection.execute(self._sql)
         columns, rows = unique(column[0] for column in result.description), result.fetchmany(MAX_ROWS + 1)
         if len(rows) > MAX_ROWS:
             raise ToolError(f"the result has more than {MAX_ROWS} rows; aggregate, or add a LIMIT")
-        return Rows(columns, rows if _is_ordered(tree) else sorted(rows, key=_sort_key))
+        return Rows(columns, rows if select.is_ordered else sorted(rows, key=sort_key))
 
     def _load(self, connection: Any, schema: str, name: str, tables: Sequence[PurePosixPath]) -> None:
         """Load the file of a table; SQL reads an unquoted `sales.csv` as the table `csv` of a schema `sales`."""
@@ -163,14 +127,14 @@ class _Query:
             if self._stopped.is_set():
                 raise self._too_slow()
             connection.execute(insert, [list(column) for column in zip(*batch, strict=True)])
-        typed = [
-            f"{_typed(connection, place, cells.grouped)} AS {_quoted(column)}"
+        columns = [
+            f"{typed(connection, _CELLS, place, grouped=cells.grouped)} AS {_quoted(column)}"
             for place, column in zip(places, cells.header, strict=True)
         ]
         if schema:
             connection.execute(f"CREATE SCHEMA IF NOT EXISTS {_quoted(schema)}")
         table = f"{_quoted(schema or 'main')}.{_quoted(name)}"
-        connection.execute(f"CREATE TABLE {table} AS SELECT {', '.join(typed)} FROM {_CELLS}")
+        connection.execute(f"CREATE TABLE {table} AS SELECT {', '.join(columns)} FROM {_CELLS}")
         connection.execute(f"DROP TABLE {_CELLS}")
 
 
@@ -185,106 +149,8 @@ def preview(path: Path, name: str, limit: int) -> tuple[Rows, int]:
     return Rows(sheet.header, first), len(first) + sum(1 for _ in sheet.rows)
 
 
-def text(value: Any) -> str:
-    """Return a cell as text: numbers exact and without an exponent, NULL as nothing."""
-    match value:
-        case None:
-            return ""
-        case bool():
-            return "true" if value else "false"
-        case float():
-            return number_text(value) if math.isfinite(value) else str(value)
-        case Decimal():
-            return format(value, "f")
-        case datetime():
-            return value.isoformat(" ")
-        case date():
-            return value.isoformat()
-        case dict() | list() | tuple():
-            return json.dumps(_json(value), ensure_ascii=False)
-        case _:
-            return str(value)
-
-
-def _json(value: Any) -> Json:
-    """Return a cell as JSON: a number where that loses nothing, else its text."""
-    match value:
-        case None | bool() | str():
-            return value
-        case int():
-            return value if abs(value) < 2**63 else str(value)
-        case float() | Decimal() if math.isfinite(value):
-            written = text(value)
-            return float(written) if Decimal(repr(float(written))) == Decimal(written) else written
-        case dict():
-            return {str(key): _json(item) for key, item in value.items()}
-        case list() | tuple():
-            return [_json(item) for item in value]
-        case _:
-            return text(value)
-
-
-def _in_markdown(cell: str) -> str:
-    return cell.replace("|", "\\|").replace("\n", " ")
-
-
-def _sort_key(row: tuple[Any, ...]) -> list[tuple[bool, str, Any]]:
-    ordered = (int, float, Decimal, str, date)
-    return [(v is None, type(v).__name__, v if isinstance(v, ordered) else text(v)) for v in row]
-
-
 def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
-
-
-def _parse(connection: Any, sql: str) -> dict[str, Any]:
-    """Return the syntax tree of the one SELECT that a query may be."""
-    statements = connection.extract_statements(sql)
-    if len(statements) != 1:
-        raise ToolError(f"give one SELECT statement, not {len(statements)}")
-    kind = statements[0].type.name
-    if kind != "SELECT":
-        hint = "; give PIVOT its values with IN (…)" if kind == "MULTI" else ""
-        raise ToolError(f"only SELECT can be run here, not {kind}{hint}")
-    tree: dict[str, Any] = json.loads(connection.execute("SELECT json_serialize_sql(?)", [sql]).fetchone()[0])
-    if tree["error"]:
-        raise ToolError(f"SQL: {tree['error_message']}")
-    if any(node.get("type") in _WRITES for node in _nodes(tree)):
-        raise ToolError("only SELECT can be run here, within WITH too")
-    return tree
-
-
-def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
-    if isinstance(tree, dict):
-        yield tree
-    for child in tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ():
-        yield from _nodes(child)
-
-
-def _named_tables(tree: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return schema and name of each table that a query names, once, those that it defines itself left out."""
-    names: dict[tuple[str, str], tuple[str, str]] = {}
-    defined = {entry["key"].casefold() for node in _nodes(tree) for entry in node.get("cte_map", {}).get("map", ())}
-    for node in _nodes(tree):
-        schema = node.get("schema_name", "")
-        if node.get("type") == "BASE_TABLE" and schema != "information_schema":
-            table = ("" if schema == "main" else schema, node["table_name"])
-            names.setdefault((table[0].casefold(), table[1].casefold()), table)
-    return [table for (schema, name), table in names.items() if schema or name not in defined]
-
-
-def _is_ordered(tree: dict[str, Any]) -> bool:
-    """Tell whether the rows come in a certain order: one that is asked for, or that of the file."""
-    node = tree["statements"][0]["node"]
-    modifiers = {modifier["type"] for modifier in node["modifiers"]}
-    if "ORDER_MODIFIER" in modifiers:
-        return True
-    return (
-        node["type"] == "SELECT_NODE"
-        and node["from_table"]["type"] in ("BASE_TABLE", "EXPRESSION_LIST", "SHOW_REF")
-        and node["aggregate_handling"] == "STANDARD_HANDLING"
-        and not (node["group_expressions"] or node["cte_map"]["map"] or "DISTINCT_MODIFIER" in modifiers)
-    )
 
 
 def _find(root: Path, name: str, tables: Sequence[PurePosixPath]) -> tuple[PurePosixPath, str | None]:
@@ -314,39 +180,6 @@ def _sheets(root: Path, file: PurePosixPath, wanted: str) -> list[str]:
         return []
     names = sheet_names(root / file, str(file))
     return [sheet for sheet in names if any(wanted == f"{short}_{sheet.casefold()}" for short in _short_names(file))]
-
-
-def _typed(connection: Any, place: str, grouped: bool) -> str:
-    """Return the SQL that gives a column of text the type that loses nothing of what is written."""
-    number = _NUMBER if grouped else _PLAIN_NUMBER
-    count, numbers, scientific, whole, fraction, dates, timestamps, booleans = connection.execute(
-        f"""SELECT count(v), count_if(regexp_full_match(v, $number)), count_if(regexp_full_match(v, $scientific)),
-            max(length(regexp_replace(split_part(v, '.', 1), '[-,]', '', 'g'))), max(length(split_part(v, '.', 2))),
-            count_if(regexp_full_match(v, $date) AND TRY_CAST(v AS DATE) IS NOT NULL),
-            count_if(regexp_full_match(v, $timestamp) AND TRY_CAST(v AS TIMESTAMP) IS NOT NULL),
-            count_if(lower(v) IN ('true', 'false'))
-            FROM (SELECT DISTINCT trim({place}) AS v FROM {_CELLS} WHERE {place} IS NOT NULL)""",
-        {"number": number, "scientific": _SCIENTIFIC, "date": _DATE, "timestamp": _TIMESTAMP},
-    ).fetchone()
-    if count == 0:
-        return place
-    if count == numbers and (kind := _number_type(whole, fraction)):
-        return f"CAST(replace(trim({place}), ',', '') AS {kind})"
-    for kind, fitting in (("DOUBLE", scientific), ("DATE", dates), ("TIMESTAMP", timestamps), ("BOOLEAN", booleans)):
-        if count == fitting and not (kind == "DOUBLE" and count == numbers):
-            return f"CAST(trim({place}) AS {kind})"
-    return place
-
-
-def _number_type(whole: int, fraction: int) -> str | None:
-    """Return the type for numbers of so many digits before and after the point; None: only text can hold them."""
-    if fraction > _MAX_SCALE:
-        return "DOUBLE"
-    if whole + fraction > 38:
-        return None
-    if fraction == 0 and whole <= 18:
-        return "BIGINT"
-    return f"DECIMAL({18 if whole + fraction <= 18 else 38}, {fraction})"
 
 
 def _reason(error: Exception) -> str:
