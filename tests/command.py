@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -58,6 +59,25 @@ def begin(*argv: str, until: str, **options: Any) -> subprocess.Popen[str]:
         if until in line:
             return process
     raise AssertionError(f"{argv} ended without {until!r}")
+
+
+def typed(*argv: str, line: str = "") -> tuple[int, str]:
+    """Run the command at a terminal, type a line if it asks, and return its status and what it showed."""
+    ours, theirs = pty.openpty()
+    with spawn(*argv, stdin=theirs, stdout=theirs, stderr=theirs) as process:
+        os.close(theirs)
+        shown = b""
+        try:
+            while piece := os.read(ours, 4096):
+                shown += piece
+                if line and b"\n> " in shown:
+                    os.write(ours, line.encode() + b"\n")
+                    line = ""
+        except OSError:  # the other end was closed
+            pass
+        finally:
+            os.close(ours)
+    return process.returncode, shown.decode()
 
 
 def enter_project(

@@ -18,6 +18,7 @@ from orchestrator.serve import cli
 from orchestrator.serve.doctor import suggestions
 from orchestrator.settings import ModelSettings
 from orchestrator.testing import Answer, Replies, ScriptedServer, call, cut, fault, html, text
+from tests.command import command, typed
 
 BOTH = call("add", {"a": 1, "b": 2}) + call("add", {"a": 3, "b": 4})
 NO_TOOLS = fault(400, {"error": {"message": "this model does not support tools", "type": "invalid_request_error"}})
@@ -281,3 +282,12 @@ class TestTheCommand:
         Path("ori.yaml").write_text("models: {default: {model: m}, cheap: {model: n}}\n")
         assert cli.main(["doctor", "chaep"]) == 2
         assert "did you mean 'cheap'?" in capsys.readouterr().err
+
+    def test_in_a_narrow_terminal_lines_break_between_words(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setenv("COLUMNS", "60")
+        status, shown = typed("doctor")
+        assert status == 2 and all(len(line) <= 60 for line in shown.splitlines() if "/" not in line)
+        said = command(capsys)("doctor")
+        assert "".join(shown.split()) == "".join((said.out + said.err).split()), "and nothing is left out"

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import getpass
-import os
-import pty
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.command import Ori
+from tests.command import Ori, typed
 
 TOOLS = '''
 from pathlib import Path
@@ -37,26 +33,6 @@ answer: a
 recording: recordings/empty.jsonl
 """,
 }
-
-
-def typed(*argv: str, line: str) -> tuple[int, str]:
-    """Run the command at a terminal, type a line when it asks, and return its status and what it showed."""
-    ours, theirs = pty.openpty()
-    program = [sys.executable, "-m", "orchestrator", *argv]
-    with subprocess.Popen(program, stdin=theirs, stderr=theirs, stdout=subprocess.DEVNULL) as process:
-        os.close(theirs)
-        shown = b""
-        try:
-            while piece := os.read(ours, 4096):
-                shown += piece
-                if line and b"\n> " in shown:
-                    os.write(ours, line.encode() + b"\n")
-                    line = ""
-        except OSError:  # the other end was closed
-            pass
-        finally:
-            os.close(ours)
-    return process.returncode, shown.decode()
 
 
 def test_after_later_the_others_finish_and_the_run_waits_in_the_inbox(project: Path, ori: Ori) -> None:

@@ -14,6 +14,7 @@ from contextlib import redirect_stdout
 from importlib import import_module
 from io import TextIOWrapper
 from pathlib import Path
+from textwrap import TextWrapper
 from typing import TextIO
 
 from orchestrator.errors import ConfigError, OriError
@@ -33,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         report = _report(argv)
         _write(_on_stdout(report, "--json" in argv), sys.stdout)
-        _write(_printable(report.note), sys.stderr)
+        _write(_noted(report.note), sys.stderr)
         return report.status
     finally:
         _write("", sys.stdout)  # what --help and --version printed
@@ -102,6 +103,18 @@ def _on_stdout(report: Report, as_json: bool) -> str:
 
         return report.draw(plain.columns(sys.stdout), sys.stdout.isatty())
     return _printable(report.text) if sys.stdout.isatty() else report.text
+
+
+def _noted(text: str) -> str:
+    """Break long lines between words, as a terminal would break them within."""
+    text = _printable(text)
+    if not sys.stderr.isatty():
+        return text
+    from orchestrator.serve import plain
+
+    width = plain.columns(sys.stderr)
+    wrapper = TextWrapper(width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    return "\n".join(wrapper.fill(line) if plain.cell_len(line) > width else line for line in text.split("\n"))
 
 
 def _printable(text: str) -> str:

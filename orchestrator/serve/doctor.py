@@ -6,8 +6,9 @@ import asyncio
 import re
 import sys
 from argparse import Namespace
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,21 +42,22 @@ def doctor(args: Namespace) -> Report:
         model = settings.model(args.model)
     except ConfigError as error:
         note = "\n".join(f"ori: {fault}" for fault in error.faults)
-        return Report(data={"error": str(error)} | around, text=_text(around), note=note, status=WRONG_USE)
+        return Report(data={"error": str(error)} | around, draw=partial(_drawn, around), note=note, status=WRONG_USE)
     print(f"ori: asking {model.model} …", file=sys.stderr, flush=True)
     seen, place = asyncio.run(_ask(model, args.full))
     suggested = suggestions(model, seen)
     shown = {f"model {args.model}": _rows(model, place, seen), **around}
     described = args.model in load_settings(args.project, {}).models
     snippet = _snippet(args.model, suggested if described else _from_variables(model) | suggested)
-    text = "\n\n".join([_text(shown), *([snippet] if suggested else [])])
+    below = [snippet] if suggested else []
     if not args.full and seen.failure is None:
-        text += "\n\nori doctor --full makes two more calls, and sees the rest"
+        below.append("ori doctor --full makes two more calls, and sees the rest")
+    draw = partial(_drawn, shown, below=below)
     data = {"model": asdict(seen) | {"name": model.model, "place": place}, "suggested": suggested, **around}
     if seen.failure is None:
-        return Report(data=data, text=text)
+        return Report(data=data, draw=draw)
     status = WRONG_USE if seen.failure.kind in _OURS else FAILED
-    return Report(data=data, text=text, note=f"ori: {seen.failure.message}", status=status)
+    return Report(data=data, draw=draw, note=f"ori: {seen.failure.message}", status=status)
 
 
 async def _ask(settings: ModelSettings, full: bool) -> tuple[Abilities, str]:
@@ -190,8 +192,7 @@ def _rows(settings: ModelSettings, place: str, seen: Abilities) -> Rows:
     return rows
 
 
-def _text(sections: Mapping[str, Rows]) -> str:
-    def section(title: str, rows: Rows) -> str:
-        return "\n".join([title, *(f"  {name:<15} {value}" for name, value in rows.items())])
+def _drawn(sections: Mapping[str, Rows], width: int, color: bool, below: Sequence[str] = ()) -> str:
+    from orchestrator.serve import layout
 
-    return "\n\n".join(section(title, rows) for title, rows in sections.items())
+    return "\n\n".join([*(layout.section(title, rows, width, color) for title, rows in sections.items()), *below])
