@@ -141,13 +141,8 @@ def nearest(value: str, allowed: Iterable[str]) -> str:
     return f"; allowed: {', '.join(map(repr, options[:20]))}{more}" if options else ""
 
 
-def refuse_keywords(given: Iterable[str], allowed: Iterable[str], *, of: str = "") -> None:
+def refuse_keywords(given: Iterable[str], allowed: Iterable[str]) -> None:
     """Refuse keyword arguments that are none, as Python does, and name the nearest right one.
-
-    Args:
-        given: Names of what is given.
-        allowed: Names of what is taken.
-        of: What takes them, where that is known.
 
     Raises:
         TypeError: One is unknown.
@@ -155,8 +150,7 @@ def refuse_keywords(given: Iterable[str], allowed: Iterable[str], *, of: str = "
     allowed = list(allowed)
     for name in given:
         if name not in allowed:
-            taker = f"{of}() got an " if of else ""
-            raise TypeError(f"{taker}unexpected keyword argument {name!r}{nearest(name, allowed)}")
+            raise TypeError(f"unexpected keyword argument {name!r}{nearest(name, allowed)}")
 
 
 @contextmanager

@@ -1,24 +1,30 @@
-"""The base of all data that enters or leaves: checked, unchangeable, and without names that mean nothing."""
+"""The base of all data that enters or leaves: checked, unchangeable, and told in plain words where it is wrong."""
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
-from orchestrator.errors import refuse_keywords
+from orchestrator.document import Document
+from orchestrator.errors import ConfigError
 
 
 class Strict(BaseModel):
-    """A model that takes no unknown field; a field's docstring is its description in the schema."""
+    """A model that takes no unknown field; a field's docstring is its description in the schema.
+
+    Raises:
+        ConfigError: An argument is unknown or does not fit; all faults, each with its place, as of a file.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    def __new__(cls, **given: Any) -> Self:
-        """Refuse an unknown keyword as Python does; what is read from elsewhere never comes by here.
+    def __init__(self, **given: Any) -> None:
+        try:
+            super().__init__(**given)
+        except ValidationError as error:
+            kind = type(self)
+            raise ConfigError.all_of(Document.given(kind.__name__, given).faults(error, kind)) from None
 
-        Raises:
-            TypeError: One is unknown.
-        """
-        refuse_keywords(given, cls.model_fields, of=cls.__name__)
-        return super().__new__(cls)
+    # Else pydantic would come by here when it reads a whole, which then could not tell all that is wrong in it.
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
