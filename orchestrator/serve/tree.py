@@ -13,7 +13,8 @@ from orchestrator.events import ApprovalAsked
 from orchestrator.serve.asking import what, why
 from orchestrator.serve.plain import count, cut, duration, money, usage_text
 from orchestrator.serve.report import one_line
-from orchestrator.views.progress import Call, Node, Progress, Turn
+from orchestrator.views.node import Call, Node, Turn
+from orchestrator.views.progress import Progress
 
 GLYPHS = {
     "running": ("▸", "cyan"),
