@@ -48,7 +48,6 @@ Content = Callable[[ArtifactStored], bytes | None]
 def record(
     events: Iterable[Event],
     *,
-    scenario: str = "",
     note: str = "",
     project: Path | None = None,
     content: Content | None = None,
@@ -57,7 +56,6 @@ def record(
 
     Args:
         events: The run's whole log.
-        scenario: Its name, where the log does not say it.
         note: For the header.
         project: What inputs are named relative to.
         content: Looks up what tools wrote; None: what came of tool calls is not recorded.
@@ -68,7 +66,7 @@ def record(
     recorder = _Recorder(project, content)
     for event in events:
         recorder.take(event)
-    return recorder.recording(scenario, note)
+    return recorder.recording(note)
 
 
 class _Recorder:
@@ -142,12 +140,12 @@ class _Recorder:
             )
         self.further.append(further)
 
-    def recording(self, scenario: str, note: str) -> Recording:
+    def recording(self, note: str) -> Recording:
         """Return what was taken in as a recording."""
         model = next((answer.model for answer in self.answers.values() if isinstance(answer, ModelReplied)), "")
         started = self.started
         header = Header(
-            scenario=(started and started.scenario) or scenario,
+            scenario=(started and started.scenario) or "",
             model=model,
             scripted=model == SCRIPTED,
             window=max(started.windows.values(), default=128_000) if started else 128_000,
