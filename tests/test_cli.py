@@ -657,8 +657,8 @@ def test_a_signal_stops_a_run_whose_tool_hangs(project: Path, ori: Ori, number: 
     process = begin("run", "blocked", until="blocking")
     sent = time.monotonic()
     process.send_signal(number)
-    out, err = process.communicate(timeout=10)
-    assert time.monotonic() - sent < 2
+    out, err = process.communicate(timeout=30)
+    assert GRACE < 2 and time.monotonic() - sent < 5, "the tool sleeps for 60 s; a busy machine ends a program slowly"
     assert (process.returncode, out) == (130, "")
     [run] = ori("runs", "--json").json
     assert run["status"] == "interrupted"
@@ -670,8 +670,8 @@ def test_a_tool_that_refuses_to_stop_does_not_hold_the_exit(project: Path, ori: 
     process = begin("run", "stubborn", until="refusing")
     sent = time.monotonic()
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=10)
-    assert GRACE <= time.monotonic() - sent < 2
+    _, err = process.communicate(timeout=30)
+    assert GRACE <= time.monotonic() - sent < 5
     assert process.returncode == 130 and "ori resume" in err
     assert ori("runs", "--json").json[0]["status"] == "interrupted"
 
@@ -680,7 +680,7 @@ def test_nor_does_it_hold_a_run_that_is_cancelled_from_outside(project: Path, or
     process = begin("run", "stubborn", "--json", until="refusing")
     [run] = ori("runs", "--json").json
     assert ori("cancel", run["run"]).status == 0
-    out, _ = process.communicate(timeout=10)
+    out, _ = process.communicate(timeout=30)
     assert json.loads(out)["status"] == "cancelled"
 
 
@@ -691,15 +691,15 @@ def test_a_second_signal_ends_it_at_once(project: Path, ori: Ori) -> None:
         process.wait(0.3)
     sent = time.monotonic()
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=10)
-    assert time.monotonic() - sent < 0.5
+    process.communicate(timeout=30)
+    assert time.monotonic() - sent < GRACE - 0.3, "it does not wait for the first one's end"
     assert process.returncode == 130
 
 
 def test_an_interrupted_run_with_json_is_one_document(project: Path, ori: Ori) -> None:
     process = begin("run", "blocked", "--json", until="blocking")
     process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=10)
+    out, _ = process.communicate(timeout=30)
     assert json.loads(out)["status"] == "interrupted"
 
 
