@@ -85,7 +85,7 @@ class Answers:
         for observation in observations:
             self.last = observation
             self.succeeded |= observation.ok
-            self.failure = observation.failure or self.failure
+            self.failure = observation.event.failure or self.failure
 
     def judge(self, reply: Reply) -> Ending | str:
         """Return how a reply without calls ends the loop, or what to tell the model so that it goes on."""
@@ -114,8 +114,8 @@ class Answers:
             return self._empty()
         if answer is None and self.role.final_marker == "required":
             return self._thought(text)
-        if self.profile.evidence and self.last and self.last.counted and not self.last.ok:
-            return Ending("failed", "tool_failures", text, failure=self.last.failure)
+        if self.profile.evidence and self.last and self.last.event.counted and not self.last.ok:
+            return Ending("failed", "tool_failures", text, failure=self.last.event.failure)
         return Ending("done", "answer", text.strip() if answer is None else answer)
 
     def _thought(self, text: str) -> Ending | str:
@@ -133,7 +133,7 @@ class Answers:
 
     def _unproven(self, text: str) -> Ending:
         message = f"it answered without a successful call of {', '.join(self.toolbox.tools)}"
-        failure = self.last.failure if self.last and self.last.failure else None
+        failure = self.last and self.last.event.failure
         return Ending("failed", "tool_failures", text, failure=failure or Failure(FailureKind.tool_error, message))
 
     def _structured(self, text: str) -> Ending | str:

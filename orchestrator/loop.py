@@ -230,9 +230,9 @@ class AgentLoop:
             judged = self.answers.judge(reply)
             return judged if isinstance(judged, Ending) else [judged]
         self.answers.acted(observations)
-        if final := next((o for o in observations if o.final), None):
-            answer = orjson.dumps(final.value).decode() if final.call.name == RESULT_TOOL else final.text
-            return Ending("done", "answer", answer, final.value)
+        if final := next((o for o in observations if o.event.final), None):
+            answer = orjson.dumps(final.event.value).decode() if final.call.name == RESULT_TOOL else final.text
+            return Ending("done", "answer", answer, final.event.value)
         if self.output is None and all(o.ok for o in observations) and (answer := final_answer(reply.content) or ""):
             return Ending("done", "answer", answer)
         rejected = next((o for o in observations if o.call.name == RESULT_TOOL and not o.ok), None)
@@ -242,7 +242,7 @@ class AgentLoop:
 
     def _judge(self, observations: Sequence[Observation]) -> Ending | LoopClosing | Sequence[str]:
         """See whether the loop gets anywhere."""
-        seen = [Seen(o.call.name, o.call.arguments, o.text, o.ok) for o in observations if o.counted]
+        seen = [Seen(o.call.name, o.call.arguments, o.text, o.ok) for o in observations if o.event.counted]
         state = self.stuck.turn(seen)
         if state == "repeated":
             return self._because("repeated_calls", self.context.text("why_repeated"))

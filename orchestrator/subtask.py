@@ -208,8 +208,8 @@ class Workers:
             return Ending("failed", stopped.stop_reason, failure=stopped.failure)
         sources = tuple(conversation.sources)
         if seen.ok:
-            return Ending("done", "answer", seen.text, seen.value, untrusted=sources)
-        return Ending("failed", "tool_failures", seen.text, failure=seen.failure, untrusted=sources)
+            return Ending("done", "answer", seen.text, seen.event.value, untrusted=sources)
+        return Ending("failed", "tool_failures", seen.text, failure=seen.event.failure, untrusted=sources)
 
     # review
 

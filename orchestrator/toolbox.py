@@ -95,7 +95,7 @@ class Toolbox:
             most: How many of them may run, the first ones; None: all.
             why_not: What the others are told.
         """
-        observed = {observation.key: observation for observation in self.recall(calls, turn)}
+        observed = {observation.event.key: observation for observation in self.recall(calls, turn)}
         jobs = [Job(call, record_key(self.path, turn, "tool", number)) for number, call in enumerate(calls)]
         for job in jobs[:most]:
             self._bind(job, job.call.arguments)
@@ -106,7 +106,7 @@ class Toolbox:
         await self._ask(jobs)
         for stretch in stretches(jobs):
             answered = await (self._run_as_allowed(stretch) if stretch[0].question else self._run(stretch))
-            observed |= {observation.key: observation for observation in answered}
+            observed |= {observation.event.key: observation for observation in answered}
         return [observed[record_key(self.path, turn, "tool", number)] for number in range(len(calls))]
 
     async def _catch_up(self, jobs: Sequence[Job]) -> None:
@@ -233,21 +233,11 @@ class Toolbox:
     def recall(self, calls: Sequence[ToolCall], turn: int) -> Iterator[Observation]:
         """Yield what came of those calls of a message that were answered before the run was interrupted."""
         for number, call in enumerate(calls):
-            job = Job(call, key := record_key(self.path, turn, "tool", number))
-            if (returned := self.context.past.returned.get(key)) is None:
+            job = Job(call, record_key(self.path, turn, "tool", number))
+            if (returned := self.context.past.returned.get(job.key)) is None:
                 continue
             self._bind(job, call.arguments)
-            yield Observation(
-                key,
-                job.call,
-                returned.message.content,
-                returned.event.ok,
-                returned.message,
-                returned.event.value,
-                final=returned.event.final,
-                counted=returned.event.counted,
-                failure=returned.event.failure,
-            )
+            yield Observation(job.call, returned.message.content, returned.event)
 
     def runs_plans(self, name: str) -> bool:
         """Whether this is a tool by which the loop gives work to others."""
@@ -358,11 +348,7 @@ class Toolbox:
         result = job.result or ToolResult("", error=True)
         sources = job.sources
         whole = self.context.redact(result.content)
-        text, cut, handle = whole, None, None
-        if not job.recorded and len(whole) > self.cut_at and (job.tool is None or job.tool.cut):
-            handle = self.context.workspace.outputs.store(job.key, whole, sources)
-            text = cut_text(self.context, whole, handle, self.cut_at)
-            cut = f"{self.cut_at} of {len(whole)} characters"
+        text, handle = self._cut(job, whole, sources)
         failure = Failure(job.kind, whole.removeprefix("Error: ")[:500]) if result.error else None
         failure = job.recorded.failure if job.recorded else failure
         value = whole if result.value == result.content else redact_json(result.value, self.context.redact)
@@ -370,7 +356,7 @@ class Toolbox:
         counted = not job.refused and (job.tool is None or job.tool.counted)
         if job.arguments is not None and self.context.broken_tools.get(job.name, True) is not None:
             self.context.broken_tools[job.name] = (failure.message, sources) if failure else None
-        self.context.log.add(
+        event = self.context.log.add(
             ToolReturned(
                 path=self.path,
                 key=job.key,
@@ -379,7 +365,7 @@ class Toolbox:
                 ok=not result.error,
                 seconds=job.seconds,
                 characters=len(whole),
-                cut=cut,
+                cut=f"{self.cut_at} of {len(whole)} characters" if handle else None,
                 handle=handle,
                 failure=failure,
                 counted=counted,
@@ -394,14 +380,11 @@ class Toolbox:
         shown = f"{job.note}\n{shown}" if job.note else shown
         message = Message("tool", shown, call_id=job.call.id, images=result.images, untrusted=sources)
         self.context.say(self.conversation, self.path, message, job.key)
-        return Observation(
-            job.key,
-            job.call,
-            text,
-            not result.error,
-            message,
-            value,
-            final=final,
-            counted=counted,
-            failure=failure,
-        )
+        return Observation(job.call, text, event)
+
+    def _cut(self, job: Job, whole: str, sources: tuple[str, ...]) -> tuple[str, str | None]:
+        """Return what the conversation holds of a result; if that is a part, also where the whole can be read."""
+        if job.recorded or len(whole) <= self.cut_at or (job.tool and not job.tool.cut):
+            return whole, None
+        handle = self.context.workspace.outputs.store(job.key, whole, sources)
+        return cut_text(self.context, whole, handle, self.cut_at), handle

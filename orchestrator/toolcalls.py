@@ -12,9 +12,9 @@ from typing import Any
 from orchestrator.bounded import Overdue, bounded
 from orchestrator.errors import LoopStopped, RunStopped, ToolError
 from orchestrator.eventloops import is_stray_cancellation
-from orchestrator.events import ApprovalAsked
-from orchestrator.failure import Failure, FailureKind
-from orchestrator.messages import Json, Message, ToolCall
+from orchestrator.events import ApprovalAsked, ToolReturned
+from orchestrator.failure import FailureKind
+from orchestrator.messages import ToolCall
 from orchestrator.models.replay import ToolLine
 from orchestrator.policy import destinations
 from orchestrator.tool import Tool, ToolContext, ToolResult, to_result
@@ -24,23 +24,14 @@ from orchestrator.tool import Tool, ToolContext, ToolResult, to_result
 class Observation:
     """What came of one call."""
 
-    key: str
-    """Address of the call's record."""
     call: ToolCall
     text: str
-    ok: bool
-    message: Message
-    """As it enters the conversation."""
-    value: Json = None
-    final: bool = False
-    counted: bool = True
-    """Whether repetition and failure counters see it."""
-    failure: Failure | None = None
+    event: ToolReturned
 
     @property
-    def untrusted(self) -> tuple[str, ...]:
-        """Sources outside the run that it may carry words of."""
-        return self.message.untrusted
+    def ok(self) -> bool:
+        """Whether the call went well."""
+        return self.event.ok
 
 
 @dataclass(slots=True)
