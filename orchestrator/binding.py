@@ -10,8 +10,9 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from orchestrator.describing import Schema, quote
 from orchestrator.errors import ToolError
-from orchestrator.fitting import Fault, Fitter, Place, Schema, quote
+from orchestrator.fitting import Fault, Fitter, Place
 from orchestrator.text.jsonable import well_formed
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from functools import partial
 
 from orchestrator.context import RunContext
+from orchestrator.describing import quote
 from orchestrator.errors import MemoryStoreError
 from orchestrator.events import Event, RunEnded, RunStarted, VariableSet, Warned
 from orchestrator.fences import fence
-from orchestrator.fitting import quote
 from orchestrator.loop import Given
 from orchestrator.results import RunResult
 

@@ -10,15 +10,14 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from orchestrator.describing import Describer, Schema, as_json, quote
 from orchestrator.errors import nearest
 
 if TYPE_CHECKING:
     from orchestrator.messages import Json
 
-Schema = Any
-"""A JSON Schema: a mapping, True or False."""
 Place = tuple[str | int, ...]
 """The way from the whole to a part: names and indices."""
 
@@ -53,7 +52,7 @@ Fitted = tuple["Json", list[Fault]]
 
 
 @dataclass(frozen=True, slots=True)
-class Fitter:
+class Fitter(Describer):
     """Fits values to the parts of one schema.
 
     Args:
@@ -61,7 +60,6 @@ class Fitter:
         loads: Reads JSON that stands in a string; raises `ValueError`.
     """
 
-    root: Schema
     loads: Callable[[str], Json] = json.loads
 
     def fit(self, value: Json, schema: Schema, place: Place = (), *, lenient: bool = True) -> Fitted:
@@ -92,49 +90,6 @@ class Fitter:
             return self._array(value, schema, place, lenient)
         return self._object(value, schema, place, lenient) if kind == "object" else (value, [])
 
-    def resolve(self, schema: Schema) -> Mapping[str, Json]:
-        """Follow a `$ref` into the root; what is true, unknown or goes round in circles allows everything."""
-        for _ in range(20):
-            if not isinstance(schema, Mapping):
-                break
-            ref = schema.get("$ref")
-            if not isinstance(ref, str):
-                return schema
-            schema = self.root
-            for step in ref.removeprefix("#").split("/")[1:]:
-                step = step.replace("~1", "/").replace("~0", "~")
-                schema = schema.get(step) if isinstance(schema, Mapping) else None
-        return {}
-
-    def describe(self, schema: Schema, depth: int = 4) -> str:
-        """Return a schema in one line, as types are written in TypeScript."""
-        schema = self.resolve(schema) if depth >= 0 else {}
-        if "const" in schema or "enum" in schema:
-            return _joined([_json(v) for v in schema.get("enum", [schema.get("const")])], " | ")
-        if options := schema.get("anyOf") or schema.get("oneOf"):
-            return " | ".join(dict.fromkeys(self.describe(option, depth - 1) for option in options))
-        kind = schema.get("type", "any")
-        if isinstance(kind, list):
-            return " | ".join(kind)
-        if kind == "array":
-            if "prefixItems" in schema:
-                return f"[{', '.join(self.describe(item, depth - 1) for item in schema['prefixItems'])}]"
-            item = self.describe(schema.get("items", True), depth - 1)
-            return f"({item})[]" if " " in item and item[0] != "{" else f"{item}[]"
-        if kind == "object" and "properties" in schema and depth > 0:
-            return "{" + self.describe_members(schema, depth) + "}"
-        return f"{kind} ({schema['format']})" if "format" in schema else kind
-
-    def describe_members(self, schema: Mapping[str, Json], depth: int = 4) -> str:
-        """Return the members of an object in one line: `name: type`, `name?: type`, `name: type = default`."""
-        members = []
-        for name, of in schema.get("properties", {}).items():
-            default = of.get("default") if isinstance(of, Mapping) else None
-            shown = f" = {_json(default)}" if default else ""
-            mark = "" if shown or name in schema.get("required", ()) else "?"
-            members.append(f"{name}{mark}: {self.describe(of, depth - 1)}{shown}")
-        return ", ".join(members)
-
     def _one_of(self, value: Json, options: Sequence[Schema], place: Place, lenient: bool) -> Fitted:
         """Fit the first option that takes the value as it is, else the first that takes it in another form."""
         resolved = [self.resolve(option) for option in options]
@@ -160,9 +115,9 @@ class Fitter:
             kind = next(kind for kind in _KINDS if _is(option, kind))
             if _same(self._as(value, kind), option):
                 return option, []
-        texts = [option if isinstance(option, str) else _json(option) for option in allowed]
-        said = value if isinstance(value, str) else _json(value)
-        return value, [Fault(place, f"{quote(_json(value), 100)} is not allowed{nearest(said[:100], texts)}")]
+        texts = [option if isinstance(option, str) else as_json(option) for option in allowed]
+        said = value if isinstance(value, str) else as_json(value)
+        return value, [Fault(place, f"{quote(as_json(value), 100)} is not allowed{nearest(said[:100], texts)}")]
 
     def _as(self, value: Json, kind: str) -> Json:
         """Return what a value says as another JSON type; itself if it says nothing there."""
@@ -226,18 +181,13 @@ class Fitter:
     def _expected(self, value: Json, schema: Schema, place: Place) -> Fault:
         pattern = self.resolve(schema).get("pattern")
         form = f" like {pattern}" if pattern and isinstance(value, str) else ""
-        return Fault(place, f"expected {quote(self.describe(schema), 200)}{form}, got {quote(_json(value), 100)}")
+        return Fault(place, f"expected {quote(self.describe(schema), 200)}{form}, got {quote(as_json(value), 100)}")
 
 
 def place_text(place: Place) -> str:
     """Return a place as `subtasks[0].id`."""
     steps = "".join(f"[{step}]" if isinstance(step, int) else f".{quote(step, 60)}" for step in place)
     return steps.removeprefix(".")
-
-
-def quote(text: str, limit: int) -> str:
-    """Return a text, its end replaced by its length where it is too long."""
-    return text if len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"
 
 
 def _is(value: Json, kind: str) -> bool:
@@ -280,11 +230,3 @@ def _tags_agree(value: Json, option: Mapping[str, Json]) -> bool:
 
 def _hint(name: str, known: Mapping[str, Json], given: Mapping[str, Json]) -> str:
     return nearest(name[:100], [one for one in known if one not in given] or known) or "; none is taken"
-
-
-def _json(value: Json) -> str:
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _joined(texts: Sequence[str], by: str) -> str:
-    return by.join(texts[:20]) + (f"{by}…" if len(texts) > 20 else "")

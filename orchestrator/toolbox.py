@@ -13,11 +13,11 @@ import orjson
 from orchestrator.binding import BindingError, bind
 from orchestrator.context import RunContext, record_key
 from orchestrator.conversation import Conversation
+from orchestrator.describing import quote
 from orchestrator.errors import ReplayMiss, RunStopped, ToolError, nearest
 from orchestrator.events import ToolProgress, ToolReturned, ToolStarted, Warned
 from orchestrator.failure import Failure, FailureKind
 from orchestrator.fences import cut_text, fence
-from orchestrator.fitting import quote
 from orchestrator.gate import Gate
 from orchestrator.images import fit
 from orchestrator.journal import Signal

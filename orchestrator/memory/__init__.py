@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
+from orchestrator.describing import quote
 from orchestrator.errors import ToolError
-from orchestrator.fitting import quote
 
 SHORT_TERM = 24 * 3600.0
 """Seconds after which what belongs to a session is forgotten."""
