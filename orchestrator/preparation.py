@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -75,22 +75,8 @@ class Preparation:
         if past.started:
             self._find_tools(roles.values(), planned, offer)
         limits = Limits.model_validate(frozen.limits) if frozen else Limits.combine(house.limits, order.limits)
-        if self.workspace.is_file():
-            raise ConfigError("the workspace is a file; name a folder", file=self.workspace)
-        workspace = Workspace(self.workspace, self.home)
-        if past.started:
-            workspace.restore(past.started.read_only, past.changes)
-        else:
-            for role in roles.values():
-                self._model(role.model)  # a run that cannot begin leaves no folder
-            targets = {*order.targets, *named_as_targets(order.goal, (Path(path).name for path in order.inputs))}
-            workspace.copy_inputs(order.inputs, order.base, targets)
-        for key, name in (frozen.models if frozen else {}).items():
-            if (today := self._model(key)[0].name) != name:
-                raise ConfigError(
-                    f"run {self.log.run} began with {name!r} as its model {key!r}, which is {today!r} now; "
-                    "put it back, or resume with `--refresh`"
-                )
+        workspace = self._workspace(roles.values())
+        self._find_models(frozen.models if frozen else {})
         network = await stack.enter_async_context(served(order.serve, house.network))
         return RunContext(
             run_id=self.log.run,
@@ -141,6 +127,34 @@ class Preparation:
                 self.house.catalog.tool(name)
             except ConfigError as error:
                 raise ConfigError(f"run {self.log.run} cannot go on: {error}") from None
+
+    def _find_models(self, names: Mapping[str, str]) -> None:
+        """See that a run that goes on has the models that it began with, by their keys.
+
+        Raises:
+            ConfigError: One is another now.
+        """
+        for key, name in names.items():
+            if (today := self._model(key)[0].name) != name:
+                raise ConfigError(
+                    f"run {self.log.run} began with {name!r} as its model {key!r}, which is {today!r} now; "
+                    "put it back, or resume with `--refresh`"
+                )
+
+    def _workspace(self, roles: Iterable[Role]) -> Workspace:
+        """Return the workspace: with the inputs in it, or as the log says it was left."""
+        order, past = self.order, self.past
+        if self.workspace.is_file():
+            raise ConfigError("the workspace is a file; name a folder", file=self.workspace)
+        workspace = Workspace(self.workspace, self.home)
+        if past.started:
+            workspace.restore(past.started.read_only, past.changes)
+            return workspace
+        for role in roles:
+            self._model(role.model)  # a run that cannot begin leaves no folder
+        targets = {*order.targets, *named_as_targets(order.goal, (Path(path).name for path in order.inputs))}
+        workspace.copy_inputs(order.inputs, order.base, targets)
+        return workspace
 
     def _ledger(self, limits: Limits) -> Ledger:
         replays = getattr(self.order.model, "replayed", False)  # nobody pays for what is replayed
