@@ -7,7 +7,7 @@ import os
 import pty
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,9 +45,11 @@ def command(capture: pytest.CaptureFixture[str]) -> Ori:
     return ori
 
 
-def spawn(*argv: str, **options: Any) -> subprocess.Popen[str]:
+def spawn(
+    *argv: str, program: Sequence[str] = ("-m", "orchestrator.serve.cli"), **options: Any
+) -> subprocess.Popen[str]:
     """Start the command in a process of its own."""
-    program = [sys.executable, "-m", "orchestrator.serve.cli", *argv]
+    program = [sys.executable, *program, *argv]
     return subprocess.Popen(program, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}, **options)
 
 

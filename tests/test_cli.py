@@ -87,7 +87,7 @@ async def refuse() -> str:
         try:
             await asyncio.sleep(60)
         except asyncio.CancelledError:
-            pass
+            print("not yet", flush=True)
 
 
 @tool(effect="read")
@@ -658,7 +658,7 @@ def test_a_signal_stops_a_run_whose_tool_hangs(project: Path, ori: Ori, number: 
     sent = time.monotonic()
     process.send_signal(number)
     out, err = process.communicate(timeout=30)
-    assert GRACE < 2 and time.monotonic() - sent < 5, "the tool sleeps for 60 s; a busy machine ends a program slowly"
+    assert GRACE < 2 and time.monotonic() - sent < 30, "the tool sleeps for 60 s; a busy machine ends a program slowly"
     assert (process.returncode, out) == (130, "")
     [run] = ori("runs", "--json").json
     assert run["status"] == "interrupted"
@@ -671,7 +671,7 @@ def test_a_tool_that_refuses_to_stop_does_not_hold_the_exit(project: Path, ori: 
     sent = time.monotonic()
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=30)
-    assert GRACE <= time.monotonic() - sent < 5
+    assert GRACE <= time.monotonic() - sent < 30
     assert process.returncode == 130 and "ori resume" in err
     assert ori("runs", "--json").json[0]["status"] == "interrupted"
 
@@ -685,14 +685,12 @@ def test_nor_does_it_hold_a_run_that_is_cancelled_from_outside(project: Path, or
 
 
 def test_a_second_signal_ends_it_at_once(project: Path, ori: Ori) -> None:
-    process = begin("run", "stubborn", until="refusing")
+    patient = "import sys; from orchestrator.serve import cli, interrupt; interrupt.GRACE = 600; sys.exit(cli.main())"
+    process = begin("run", "stubborn", until="refusing", program=("-c", patient))
     process.send_signal(signal.SIGINT)
-    with pytest.raises(subprocess.TimeoutExpired):
-        process.wait(0.3)
-    sent = time.monotonic()
+    assert process.stderr and any("not yet" in line for line in process.stderr), "the first one is told to the tool"
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=30)
-    assert time.monotonic() - sent < GRACE - 0.3, "it does not wait for the first one's end"
+    process.communicate(timeout=30)  # and not for as long as the first one may take
     assert process.returncode == 130
 
 

@@ -58,7 +58,7 @@ class TestStopping:
                         break
                 started = time.monotonic()
                 result = await handle.cancel()
-                assert time.monotonic() - started < 2
+                assert time.monotonic() - started < 15
             await server.until(lambda s: s.in_flight == 0)
         assert (result.status, result.stop_reason) == ("cancelled", "cancelled")
         assert (statuses(result), result.outcomes["a"].answer) == ({"a": "done", "b": "cancelled"}, "apple")
@@ -82,7 +82,7 @@ class TestStopping:
                     break
             started = time.monotonic()
             result = await handle.cancel()
-            assert time.monotonic() - started < 2
+            assert time.monotonic() - started < 15
         release.set()
         assert result.status == "cancelled"
 

@@ -196,7 +196,7 @@ def test_a_run_is_cancelled_from_another_process_and_can_be_resumed(project: Pat
     [info] = json.loads(ori("runs", "--json")[1])
     asked = time.monotonic()
     status, out, _ = ori("cancel", info["run"])
-    assert (status, time.monotonic() - asked < 4) == (0, True)
+    assert (status, time.monotonic() - asked < 30) == (0, True)
     assert f"ori resume {info['run']}" in out
     result = json.loads(process.stdout.read())
     assert process.wait() == 130

@@ -31,7 +31,7 @@ async def test_a_turn_that_fails_or_is_cancelled_is_given_back() -> None:
         with pytest.raises(error):
             async with lanes.turn():
                 raise error
-    async with asyncio.timeout(1), lanes.turn():
+    async with asyncio.timeout(5), lanes.turn():
         pass
 
 

@@ -220,7 +220,7 @@ class TestBadDays:
             started = json.loads((await at.call("day/environment")).content)
             assert started
             before = time.monotonic()
-        assert time.monotonic() - before < 7
+        assert time.monotonic() - before < 30
         assert _children() == []
 
     async def test_a_changed_tool_is_not_called(self, tmp_path: Path) -> None:
@@ -332,7 +332,7 @@ class TestARun:
         replies = [call("day__slow", {"file": str(noted)}), call("day__mood", {}), text("never mind")]
         async with ScriptedServer(replies) as server:
             orchestrator = Orchestrator(
-                project=project(tmp_path, day=bad_day(timeout=0.3)), model="m", base_url=server.base_url, api_key="k"
+                project=project(tmp_path, day=bad_day(timeout=2)), model="m", base_url=server.base_url, api_key="k"
             )
             result = await orchestrator.run_role("clerk", "wait")
         assert result.status == "done"
@@ -340,7 +340,7 @@ class TestARun:
         [slow, mood] = [event for event in events if isinstance(event, ToolReturned)]
         assert slow.failure is not None
         assert (slow.failure.kind, mood.ok) == (FailureKind.tool_timeout, True)
-        assert "did not finish within 0.3 s; it was stopped" in slow.failure.message
+        assert "did not finish within 2 s; it was stopped" in slow.failure.message
         assert noted.read_text() == "cancelled"
 
     async def test_a_run_goes_on_without_a_server_that_is_missing(self, tmp_path: Path) -> None:

@@ -297,7 +297,7 @@ class TestLimits:
         began = time.monotonic()
         with pytest.raises(ToolError, match=r"stopped after 0\.3 s"):
             query(root, ENDLESS, timeout=0.3)
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 30
 
     async def test_a_cancel_ends_the_query_and_its_thread(self, root: Path) -> None:
         put(root, "t.csv", "a\n1\n")

@@ -196,7 +196,8 @@ async def test_all_of_a_long_page_is_scrolled_and_photographed_up_to_a_bound(sur
 
 async def test_a_dialog_is_dismissed_and_reported_also_while_the_page_loads(surfer: Surfer, shop: Web) -> None:
     """B28: a page that alerts while loading would block the navigation for its whole time."""
-    async with asyncio.timeout(8):
+    surfer.settings = BrowserSettings(timeout=60)
+    async with asyncio.timeout(15):
         told = await surfer("open", url=f"{shop.url}/alerts")
     assert "Note: the page showed a dialog (alert) that says '1'; it was dismissed" in told
     assert "(confirm) that says 'sure?'" in told
@@ -265,9 +266,12 @@ async def test_without_a_page_the_way_to_one_is_told(surfer: Surfer, tool: str) 
 
 
 @pytest.mark.parametrize("ref", ["e9999", "", "f9e1", "the button", "css=body", "e1 >> body"])
-async def test_a_wrong_reference_is_told_at_once(surfer: Surfer, shop: Web, ref: str) -> None:
+async def test_a_wrong_reference_is_told_at_once(
+    surfer: Surfer, shop: Web, ref: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tabs, "ACTING", 60)
     await surfer("open", url=shop.url)
-    async with asyncio.timeout(3):
+    async with asyncio.timeout(15):
         told = await surfer("click", ref=ref)
     assert f"no element has the reference {ref!r} now; read the page with browser_read" in told
 

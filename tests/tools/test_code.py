@@ -69,6 +69,14 @@ async def hasty(tmp_path: Path) -> AsyncIterator[Coder]:
     await coder.resources.aclose()
 
 
+@pytest.fixture
+async def small(tmp_path: Path) -> AsyncIterator[Coder]:
+    """Lets the workspace grow by 20 MB, and a busy machine take its time."""
+    coder = Coder(tmp_path, disk="20MB")
+    yield coder
+    await coder.resources.aclose()
+
+
 class TestPrograms:
     @pytest.mark.parametrize(
         ("language", "code"),
@@ -257,19 +265,19 @@ class TestHostilePrograms:
         assert "it was killed; the container has 536.9 MB of memory" in await coder.fails("x = bytearray(2 * 10**9)")
         await self.still_works(coder)
 
-    async def test_a_file_that_fills_the_disk(self, hasty: Coder) -> None:
-        said = await hasty.fails("with open('big', 'wb') as f:\n    while True: f.write(bytes(10**6))")
+    async def test_a_file_that_fills_the_disk(self, small: Coder) -> None:
+        said = await small.fails("with open('big', 'wb') as f:\n    while True: f.write(bytes(10**6))")
         assert "File too large" in said
-        assert (hasty.root / "big").stat().st_size <= 20_000_000
-        await self.still_works(hasty)
+        assert (small.root / "big").stat().st_size <= 20_000_000
+        await self.still_works(small)
 
-    async def test_many_files_that_fill_the_disk(self, hasty: Coder) -> None:
-        said = await hasty.fails(
+    async def test_many_files_that_fill_the_disk(self, small: Coder) -> None:
+        said = await small.fails(
             "import itertools, time\nfor i in itertools.count():\n"
             "    open(f'{i}', 'wb').write(bytes(10**6)); time.sleep(0.01)"
         )
         assert "by it the workspace grew more than 20.0 MB" in said
-        await self.still_works(hasty)
+        await self.still_works(small)
 
     async def test_files_hidden_in_a_closed_folder_that_fill_the_disk(self, hasty: Coder) -> None:
         code = "import os, time\nos.mkdir('.d'); os.chdir('.d'); os.chmod('.', 0)\ntime.sleep(600)"
@@ -277,14 +285,14 @@ class TestHostilePrograms:
         assert ("grew" if os.geteuid() else "2 s") in said  # nothing is closed to root
         (hasty.root / ".d").chmod(0o700)
 
-    async def test_a_zip_bomb(self, hasty: Coder) -> None:
+    async def test_a_zip_bomb(self, small: Coder) -> None:
         code = (
             "import zipfile\nwith zipfile.ZipFile('bomb.zip', 'w', zipfile.ZIP_DEFLATED) as z:\n"
             "    z.writestr('bomb', bytes(30 * 10**6))\n"
             "zipfile.ZipFile('bomb.zip').extractall('out')"
         )
-        assert "File too large" in await hasty.fails(code)  # workbooks as bombs: tests/test_tables.py
-        await self.still_works(hasty)
+        assert "File too large" in await small.fails(code)  # workbooks as bombs: tests/test_tables.py
+        await self.still_works(small)
 
     async def test_a_repr_that_prints_for_ever(self, hasty: Coder) -> None:
         code = "class A:\n    def __repr__(self):\n        while True: print('A' * 10000)\nprint(A())"

@@ -186,7 +186,7 @@ class TestSearchFiles:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.5):
                 await bench("search_files", pattern="(a+)+$", regex=True)
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 30
 
     async def test_many_hits_and_long_lines_are_cut(self, bench: Bench) -> None:
         bench.put("a.log", "hit\n" * 500)
