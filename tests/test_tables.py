@@ -122,6 +122,26 @@ class TestFiles:
         assert query(root, "SELECT x FROM 账_退款").rows == [(-5,)]
         assert query(root, 'SELECT count(*) FROM "账.xlsx"').rows == [(2,)]
 
+    def test_a_label_that_is_merged_down_its_rows_holds_for_each_and_a_number_is_counted_once(self, root: Path) -> None:
+        openpyxl = pytest.importorskip("openpyxl")
+        book = openpyxl.Workbook()
+        rows = [("区域", "门店", "额", "合计"), ("东", "甲", 1, 3), (None, "乙", 2, None), ("西", "丙", 5, 5)]
+        for row in [(), *rows]:
+            book.active.append(row)
+        for merged in ("A3:A4", "D3:D4"):
+            book.active.merge_cells(merged)
+        book.save(root / "账.xlsx")
+        assert query(root, "SELECT 区域, sum(额), sum(合计) FROM 账 GROUP BY 区域").rows == [("东", 3, 3), ("西", 5, 5)]
+
+    def test_a_link_is_read_where_it_leads_to_a_file_of_the_folder(self, root: Path, tmp_path: Path) -> None:
+        put(root, "data/2026.csv", "a\n1\n")
+        (root / "latest.csv").symlink_to("data/2026.csv")
+        assert query(root, "SELECT a FROM latest").rows == [(1,)]
+        (tmp_path.parent / "out.csv").write_text("a\n2\n")
+        (root / "out.csv").symlink_to(tmp_path.parent / "out.csv")
+        with pytest.raises(ToolError, match="no table 'out'"):
+            query(root, "SELECT a FROM out")
+
     def test_only_the_tables_that_are_named_are_read(self, root: Path) -> None:
         put(root, "good.csv", "a\n1\n")
         put(root, "broken.csv", "a,b\n1\n")

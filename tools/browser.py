@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import re
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import PurePosixPath
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
 from orchestrator import ToolContext, ToolError, ToolResult, Toolset, tool
 from orchestrator.messages import Image
-from orchestrator.sandbox.chromium import BrowserSettings, missing, open_chromium
+from orchestrator.sandbox.chromium import BrowserSettings, failures, missing, open_chromium
+from orchestrator.sandbox.pagetext import element_text, page_text, text_comes
 from orchestrator.sandbox.tabs import Tabs, open_tabs
+from orchestrator.workspace.files import media_type
 
-MAX_TEXT = 1_000_000
-"""Characters of a page's text that are read."""
+if TYPE_CHECKING:
+    from playwright.async_api import FilePayload
+
 MAX_HEIGHT = 15_000
 """Pixels of a page that one picture shows; Chromium draws hardly more."""
 MAX_WAIT = 60.0
@@ -92,7 +96,7 @@ async def browser_click(ref: str, ctx: ToolContext, double: bool = False) -> Too
     async with _tabs(ctx) as tabs:
         async with tabs.acting(f"{ref} was not clicked") as page:
             await tabs.element(page, ref).click(click_count=2 if double else 1)
-        return await _told(tabs, f"clicked {ref}")
+        return await _done(tabs, f"clicked {ref}")
 
 
 @tool(effect="once", timeout=None, untrusted=True, goes_to=_where)
@@ -114,9 +118,11 @@ async def browser_type(ref: str, text: str, ctx: ToolContext, submit: bool = Fal
         async with tabs.acting(f"nothing was typed into {ref}") as page:
             field = tabs.element(page, ref)
             await (field.press_sequentially(text) if keys else field.fill(text))
+            held = text if keys else await field.evaluate("field => field.value ?? field.innerText")
             if submit:
                 await field.press("Enter")
-        return await _told(tabs, f"typed {len(text)} characters into {ref}")
+        other = "" if _plain(held) == _plain(text) else f"; it holds {held[:200]!r} now" + (_FORM if not held else "")
+        return await _done(tabs, f"typed {len(text)} characters into {ref}{other}")
 
 
 @tool(effect="once", timeout=None, untrusted=True, goes_to=_where)
@@ -135,7 +141,7 @@ async def browser_press(key: str, ctx: ToolContext, ref: str | None = None) -> T
     async with _tabs(ctx) as tabs:
         async with tabs.acting(f"{key!r} was not pressed") as page:
             await (tabs.element(page, ref).press(key) if ref else page.keyboard.press(key))
-        return await _told(tabs, f"pressed {key}")
+        return await _done(tabs, f"pressed {key}")
 
 
 @tool(effect="once", timeout=None, untrusted=True, goes_to=_where)
@@ -154,7 +160,33 @@ async def browser_select(ref: str, values: list[str], ctx: ToolContext) -> ToolR
     async with _tabs(ctx) as tabs:
         async with tabs.acting(f"nothing was chosen in {ref}") as page:
             chosen = await tabs.element(page, ref).select_option(values)
-        return await _told(tabs, f"chosen in {ref}: {', '.join(chosen) or 'nothing'}")
+        return await _done(tabs, f"chosen in {ref}: {', '.join(chosen) or 'nothing'}")
+
+
+@tool(effect="once", timeout=None, untrusted=True, goes_to=_where)
+async def browser_upload(ref: str, paths: list[str], ctx: ToolContext) -> ToolResult:
+    """Give files of the workspace to the page.
+
+    Use it when a page has a button or a field that asks for a file; click nothing before.
+
+    Args:
+        ref: The reference of that button or field, as e12.
+        paths: The files; more than one where the page allows it.
+
+    Returns:
+        Which page is shown then, and what else happened.
+    """
+    files: list[FilePayload] = [
+        {"name": PurePosixPath(path).name, "mimeType": media_type(path), "buffer": data}
+        for path in paths
+        for data in [await ctx.threads.run(ctx.workspace.read, path)]
+    ]
+    async with _tabs(ctx) as tabs:
+        async with tabs.acting(f"nothing was given to {ref}") as page:
+            async with page.expect_file_chooser() as chooser:
+                await tabs.element(page, ref).click()
+            await (await chooser.value).set_files(files)
+        return await _done(tabs, f"given to {ref}: {', '.join(paths) or 'nothing'}")
 
 
 @tool(effect="read", timeout=None, untrusted=True, outward=False)
@@ -181,7 +213,12 @@ async def browser_scroll(
 
 
 _SCROLL = """(to) => {
-    const all = document.scrollingElement ?? document.documentElement, screen = 0.9 * window.innerHeight
+    const longer = (part) => part.scrollHeight > part.clientHeight + 1
+    let all = document.scrollingElement ?? document.documentElement
+    if (!longer(all))  // many pages are as high as the screen, and scroll what is in the middle of it
+        for (let part = document.elementFromPoint(innerWidth / 2, innerHeight / 2); part; part = part.parentElement)
+            if (longer(part) && /auto|scroll/.test(getComputedStyle(part).overflowY)) { all = part; break }
+    const screen = 0.9 * all.clientHeight
     const tops = {down: all.scrollTop + screen, up: all.scrollTop - screen, top: 0, bottom: all.scrollHeight}
     if (to) all.scrollTo({top: tops[to], behavior: 'instant'})
     return [Math.round(all.scrollTop), all.scrollHeight]
@@ -210,13 +247,13 @@ async def browser_wait(
     async with _tabs(ctx) as tabs:
         await tabs.downloads.wait(seconds or MAX_WAIT)
         async with tabs.acting("the wait was in vain", waiting=seconds or 0) as page:
-            limit = (seconds or tabs.seconds) * 1000
-            if text is not None:
-                await page.get_by_text(text).filter(visible=True).first.wait_for(timeout=limit)
-            if gone is not None:
-                await page.get_by_text(gone).filter(visible=True).first.wait_for(state="hidden", timeout=limit)
             if text is gone is None and seconds:
-                await page.wait_for_timeout(limit)
+                await page.wait_for_timeout(seconds * 1000)
+            try:
+                async with asyncio.timeout(seconds or tabs.seconds):
+                    await text_comes(page, text, gone)
+            except TimeoutError:
+                raise ToolError(f"the wait was in vain: it took more than {seconds or tabs.seconds:g} s") from None
         return await _told(tabs)
 
 
@@ -320,11 +357,30 @@ async def _told(tabs: Tabs, text: str = "") -> ToolResult:
     return ToolResult("\n".join(filter(None, (state, tabs.site.shown(text)))), untrusted=tabs.source)
 
 
+async def _done(tabs: Tabs, text: str) -> ToolResult:
+    """Say what was done, and what the browser objects to in the form: it shows that to people only."""
+    with suppress(TimeoutError, ToolError, failures()):
+        async with asyncio.timeout(1):
+            if objection := await tabs.page.evaluate(_OBJECTION):
+                text += f"\nNote: the browser objects to the field that has the focus: {objection}"
+    return await _told(tabs, text)
+
+
+_OBJECTION = """() => {
+    const field = document.activeElement
+    return field?.matches(':user-invalid') && !field.form?.noValidate ? field.validationMessage : ''
+}"""
+_FORM = "; a date is typed as 2026-01-31, a time as 09:30, both as 2026-01-31T09:30, a number without its unit"
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.replace("\u200b", "").split())
+
+
 async def _text(tabs: Tabs, ref: str | None = None) -> str:
     async with tabs.acting("the page was not read") as page:
-        part = tabs.element(page, ref) if ref else page.locator("body")
-        text = await part.evaluate(f"part => (part.innerText ?? part.textContent).slice(0, {MAX_TEXT})")
-    return str(text).strip() or "(no text)"
+        text = await (element_text(tabs.element(page, ref)) if ref else page_text(page))
+    return text or "(no text)"
 
 
 def _free_name(ctx: ToolContext) -> str:

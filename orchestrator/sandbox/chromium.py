@@ -169,7 +169,7 @@ _TELLING = re.compile(
 def reason(error: Exception) -> str:
     """Return what Playwright says went wrong: the line that tells most, without its call and its advice."""
     first, *log = (line.strip(" -╔═╗║╚╝") for line in str(error).splitlines() or [repr(error)])
-    first = re.sub(r"^\w+\.\w+: ", "", first)
+    first = re.sub(r"^\w+\.\w+: (Error: )?", "", first)
     first = re.sub(r"Timeout (\d+)ms exceeded\.?", lambda found: f"it took more than {int(found[1]) / 1000:g} s", first)
     if 'waiting for locator("aria-ref=' in "".join(log) and "resolved to" not in "".join(log):
         return "it is not on the page any more; read the page again"

@@ -18,15 +18,20 @@ SECONDS = 1.0
 _MARK = """(key) => {
     const bare = 'div, span, b, i, em, strong, small, canvas, svg *, img[alt=""], [role=none], [role=presentation]'
     const without = [null, 'none', 'presentation']
+    const roots = [document]
+    for (const root of roots)
+        for (const one of root.querySelectorAll('*')) if (one.shadowRoot) roots.push(one.shadowRoot)
+    const all = (selector) => roots.flatMap((root) => [...root.querySelectorAll(selector)])
+    const parent = (element) => element.parentElement ?? element.getRootNode().host
     const points = (element) => element && getComputedStyle(element).cursor === 'pointer'
     const heeds = (element) => element.onclick || (element.hasAttribute('tabindex') && element.tabIndex >= 0) ||
-        (points(element) && !points(element.parentElement))
-    const clickable = [...document.querySelectorAll(bare)].filter((element) =>
+        (points(element) && !points(parent(element)))
+    const clickable = all(bare).filter((element) =>
         without.includes(element.getAttribute('role')) && heeds(element) && element.getBoundingClientRect().width &&
         !element.closest('a, button, summary, [role=button], [role=link]'))
     const around = new Set()
-    for (const inner of [...clickable, ...document.querySelectorAll('a, button, input, select, textarea')])
-        for (let outer = inner.parentElement; outer && !around.has(outer); outer = outer.parentElement)
+    for (const inner of [...clickable, ...all('a, button, input, select, textarea')])
+        for (let outer = parent(inner); outer && !around.has(outer); outer = parent(outer))
             around.add(outer)
     const marked = clickable.filter((element) => !around.has(element))
     globalThis[Symbol.for(key)] = marked.map((element) => [element, element.getAttribute('role')])

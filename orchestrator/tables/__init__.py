@@ -119,7 +119,7 @@ class _Query:
     def _load(self, connection: Any, schema: str, name: str, tables: Sequence[PurePosixPath]) -> None:
         """Load the file of a table; SQL reads an unquoted `sales.csv` as the table `csv` of a schema `sales`."""
         file, sheet = _find(self._root, f"{schema}.{name}" if schema else name, tables)
-        cells = read_sheet(self._root / file, str(file), sheet)
+        cells = read_sheet(_real(self._root, file), str(file), sheet)
         places = [f"c{i}" for i in range(len(cells.header))]
         connection.execute(f"CREATE TABLE {_CELLS} ({', '.join(f'{place} VARCHAR' for place in places)})")
         insert = f"INSERT INTO {_CELLS} SELECT {', '.join(['unnest(?::VARCHAR[])'] * len(places))}"
@@ -170,6 +170,14 @@ def _find(root: Path, name: str, tables: Sequence[PurePosixPath]) -> tuple[PureP
     raise ToolError(f"there is no table {name!r}{nearest(name, known) or '; the workspace holds no table files'}")
 
 
+def _real(root: Path, file: PurePosixPath) -> Path:
+    """Return where a file is, or what a link leads to: in the folder, as `walk` lists them."""
+    path = (root / file).resolve()
+    if not path.is_relative_to(root.resolve()):
+        raise ToolError(f"{str(file)!r} leads out of the workspace")
+    return path
+
+
 def _short_names(file: PurePosixPath) -> set[str]:
     return {file.name.casefold(), file.stem.casefold(), re.sub(r"\W+", "_", file.stem.casefold())}
 
@@ -178,7 +186,7 @@ def _sheets(root: Path, file: PurePosixPath, wanted: str) -> list[str]:
     """Return the sheets of a workbook that a name of the form `<file>_<sheet>` means."""
     if file.suffix.lower() not in EXCEL or not any(wanted.startswith(short + "_") for short in _short_names(file)):
         return []
-    names = sheet_names(root / file, str(file))
+    names = sheet_names(_real(root, file), str(file))
     return [sheet for sheet in names if any(wanted == f"{short}_{sheet.casefold()}" for short in _short_names(file))]
 
 

@@ -145,12 +145,27 @@ def _excel(path: Path, name: str, sheet: str | None) -> Sheet:
     names = list(workbook.sheet_names)
     if sheet is not None and sheet not in names:
         raise ToolError(f"{name!r} has no sheet {sheet!r}{nearest(sheet, names)}")
-    rows = workbook.get_sheet_by_name(sheet or names[0]).to_python() if names else []
+    rows = _unmerged(workbook.get_sheet_by_name(sheet or names[0])) if names else []
     if not rows:
         raise ToolError(f"{name!r} is empty")
     header, *body = rows
     filled = (row for row in body if any(cell != "" for cell in row))
     return Sheet(unique(_text(cell) or "" for cell in header), ([_text(cell) for cell in row] for row in filled))
+
+
+def _unmerged(sheet: Any) -> list[list[Any]]:
+    """Return the cells of a sheet; what is merged down the rows of a column stands in each of them, unless a number.
+
+    A label that is merged holds for all of its rows; a number, as a subtotal, would be counted for each.
+    """
+    rows: list[list[Any]] = sheet.to_python()
+    top, left = sheet.start or (0, 0)
+    for (first, column), (last, _) in sheet.merged_cell_ranges or ():
+        merged = rows[first - top : last - top + 1] if first > top else []
+        for row in merged[1:]:
+            if not isinstance(merged[0][column - left], int | float):
+                row[column - left] = merged[0][column - left]
+    return rows
 
 
 def _workbook(path: Path, name: str) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import hashlib
+import re
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
@@ -206,7 +207,9 @@ class LoopWorkspace:
     def _take(self, name: str, path: Path | None = None) -> Path:
         """Return the path of a file that this loop may change."""
         path = path or self._workspace.locate(name)
-        if path.is_dir():
+        if re.search(r"[\x00-\x1f\x7f]", name) and not path.exists():
+            raise ToolError(f"{name!r} has a control character, which no list of files could show; leave it out")
+        if path.is_dir() or name.endswith("/"):
             raise ToolError(f"{name!r} is a folder; name a file in it")
         if fault := self._fault(self.relative(path)):
             raise ToolError(f"{fault}; choose another name")

@@ -52,6 +52,26 @@ PAGES: dict[str, str | bytes | Handler] = {
 <script>said = (element) => told.textContent += element.id + ' '
 icon.onclick = circle.onclick = (event) => said(event.target)
 span.addEventListener('click', () => said(span))</script>""",
+    "/parts": """<title>组件</title><h1>外面</h1><style>.no {display: none}</style><my-card><b>插槽</b></my-card>
+<iframe srcdoc="<p>框里</p>"></iframe><iframe class=no srcdoc="<p>暗框</p>"></iframe><script>
+customElements.define('my-card', class extends HTMLElement { connectedCallback() {
+    const root = this.attachShadow({mode: 'open'})
+    root.innerHTML = `<style>p {color: red}</style><p>影子<em>里</em></p><slot></slot><p hidden>暗处</p>
+        <p style="visibility: hidden">看不见<slot name=x></slot></p><div id=go>点我</div><x-deep></x-deep>`
+    root.getElementById('go').onclick = (event) => event.target.textContent = '点了'
+}})
+customElements.define('x-deep', class extends HTMLElement { connectedCallback() {
+    this.attachShadow({mode: 'open'}).innerHTML = '<p>深处</p>'
+}})</script>""",
+    "/frames": "<html><frameset cols='50%,50%'><frame src=/two><frame src=/found></frameset></html>",
+    "/panel": """<body style="margin: 0; overflow: hidden"><div style="height: 100vh; overflow: auto">
+<div style="height: 5000px">top</div></div>""",
+    "/form": """<form onsubmit="event.preventDefault(); told.textContent = [...new FormData(this).values()]
+    .map(it => it.name ?? it)">
+<label>日期 <input type=date name=day required></label> <label>数 <input type=number name=n></label>
+<label>附件 <input type=file name=file></label> <button>提交</button></form><output id=told></output>
+<input type=file id=hidden multiple style="display: none" onchange="told.textContent = this.files.length">
+<button onclick="hidden.click()">选文件</button>""",
     "/file": page(
         b"a,b\n1,2\n",
         kind="application/octet-stream",
@@ -143,7 +163,7 @@ async def test_what_can_be_clicked_without_saying_so_is_a_button(surfer: Surfer,
         await surfer("click", ref=await surfer.ref(f'button "{words}"'))
     await surfer("press", key="Enter", ref=await surfer.ref('button "by key"'))
     await surfer("click", ref=await surfer.ref("button [ref="))
-    assert (await surfer("read", form="text")).endswith(" div span icon role inner frame button tab circle")
+    assert " div span icon role inner frame button tab circle\n" in await surfer("read", form="text")
     assert "a card" in tree and 'link "its link"' in tree
 
 
@@ -160,6 +180,66 @@ async def test_text_that_comes_later_is_waited_for(surfer: Surfer, shop: Web) ->
     assert (await surfer("wait", gone="never was there")).startswith("URL: ")
     assert "it took more than 0.2 s" in await surfer("wait", text="never comes", seconds=0.2)
     assert (await surfer("wait", seconds=0.1)).startswith("URL: ")
+
+
+async def test_the_text_of_web_components_and_frames_is_read_as_it_is_shown(surfer: Surfer, shop: Web) -> None:
+    await surfer("open", url=f"{shop.url}/parts")
+    told = await surfer("read", form="text")
+    assert told.split("\n", 1)[1].split() == ["外面", "影子里", "插槽", "点我", "深处", "框里"]
+    await surfer("open", url=f"{shop.url}/frames")
+    assert "the second page" in await surfer("read", form="text")
+
+
+async def test_what_reacts_to_clicks_in_a_web_component_is_a_button(surfer: Surfer, shop: Web) -> None:
+    await surfer("open", url=f"{shop.url}/parts")
+    await surfer("click", ref=await surfer.ref('button "点我"'))
+    assert 'button "点了"' in await surfer("read")
+
+
+async def test_a_text_in_a_frame_or_a_web_component_is_waited_for(surfer: Surfer, shop: Web) -> None:
+    await surfer("open", url=f"{shop.url}/parts")
+    for shown in ("框里", "深处"):
+        assert not (await surfer("wait", text=shown, seconds=5)).startswith("Error")
+        assert "in vain" in await surfer("wait", gone=shown, seconds=0.2)
+    assert "in vain" in await surfer("wait", text="暗框", seconds=0.2)
+
+
+async def test_a_page_that_scrolls_inside_is_scrolled(surfer: Surfer, shop: Web) -> None:
+    await surfer("open", url=f"{shop.url}/panel")
+    assert "from pixel 972 on, of 5000" in await surfer("scroll")
+    assert "from pixel 3920 on, of 5000" in await surfer("scroll", to="bottom")
+
+
+async def test_a_field_that_does_not_take_what_was_typed_is_told(surfer: Surfer, shop: Web) -> None:
+    await surfer("open", url=f"{shop.url}/form")
+    day = await surfer.ref("日期")
+    assert "it holds '' now; a date is typed as 2026-01-31" in await surfer("type", ref=day, text="2026/3/1")
+    told = await surfer("click", ref=await surfer.ref("提交"))
+    assert "Note: the browser objects to the field that has the focus: Please fill" in told
+    told = await surfer("type", ref=day, text="2026-03-01", submit=True)
+    assert told.endswith(f"\ntyped 10 characters into {day}")
+    assert "2026-03-01" in await surfer("read", form="text")
+
+
+async def test_files_of_the_workspace_are_given_to_a_page(surfer: Surfer, shop: Web) -> None:
+    surfer.put("报告（终）.md", "# 终")
+    await surfer("open", url=f"{shop.url}/form")
+    await surfer("type", ref=await surfer.ref("日期"), text="2026-03-01")
+    assert "given to" in await surfer("upload", ref=await surfer.ref("附件"), paths=["报告（终）.md"])
+    await surfer("click", ref=await surfer.ref("提交"))
+    assert "报告（终）.md" in await surfer("read", form="text")
+    button = await surfer.ref("选文件")
+    await surfer("upload", ref=button, paths=["报告（终）.md"] * 2)
+    assert "\n2" in await surfer("read", form="text")
+    assert "leads out of the workspace" in await surfer("upload", ref=button, paths=["../key"])
+
+
+async def test_what_asks_for_no_file_is_given_none(surfer: Surfer, shop: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tabs, "ACTING", 0.5)
+    surfer.put("a.md", "a")
+    await surfer("open", url=shop.url)
+    told = await surfer("upload", ref=await surfer.ref("heading"), paths=["a.md"])
+    assert told.startswith("Error: nothing was given to ")
 
 
 async def test_a_part_of_a_page_can_be_read_and_photographed(surfer: Surfer, shop: Web) -> None:
@@ -332,7 +412,7 @@ async def test_the_size_of_the_screen_is_a_setting(surfer: Surfer, shop: Web) ->
 
 async def test_what_acts_is_told_apart_from_what_reads() -> None:
     acting = {name for name, tool in TOOLS.items() if tool.effect == "once"}
-    assert acting == {"browser_click", "browser_type", "browser_press", "browser_select"}
+    assert acting == {"browser_click", "browser_type", "browser_press", "browser_select", "browser_upload"}
     assert TOOLS["browser_open"].destinations == ("url",)
     assert all(tool.untrusted for tool in TOOLS.values())
 

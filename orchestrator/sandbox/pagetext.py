@@ -1,0 +1,73 @@
+"""The text that a page shows: with its frames, and what web components keep in shadow roots."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from orchestrator.sandbox.chromium import failures
+
+if TYPE_CHECKING:
+    from playwright.async_api import Frame, Locator, Page
+
+MAX_TEXT = 1_000_000
+"""Characters of one frame's text that are read."""
+LOOK = 100.0
+"""Milliseconds between two looks at whether a text is there."""
+
+_TEXT = """(part, most) => {
+    const mixed = new Set()  // what a shadow root or a slot is in: innerText tells nothing of what those show
+    const look = (root) => {
+        for (const one of root.querySelectorAll('*'))
+            if (one.shadowRoot || one.localName === 'slot') {
+                for (let outer = one; outer && !mixed.has(outer); outer = outer.parentElement) mixed.add(outer)
+                if (one.shadowRoot) look(one.shadowRoot)
+            }
+    }
+    look(part.getRootNode())
+    const slotted = (one) => one.assignedNodes?.().length ? one.assignedNodes() : one.childNodes
+    const shown = (one) => one.shadowRoot?.childNodes ?? slotted(one)
+    const text = (one, visible) => {
+        if (one.nodeType === Node.TEXT_NODE) return visible ? one.data.replace(/\\s+/g, ' ') : ''
+        if (one.nodeType !== Node.ELEMENT_NODE) return ''
+        const style = getComputedStyle(one)
+        if (style.display === 'none') return ''
+        const inner = !mixed.has(one) ? one.innerText ?? one.textContent
+            : [...shown(one)].map((node) => text(node, style.visibility === 'visible')).join('')
+        return /^(inline|contents)/.test(style.display) ? inner : `\\n${inner}\\n`
+    }
+    const all = mixed.has(part) ? text(part, true).replace(/\\n\\s*\\n/g, '\\n') : part.innerText ?? part.textContent
+    return all.trim().slice(0, most)
+}"""
+
+
+async def page_text(page: Page) -> str:
+    """Return the text of a page, then that of each of its frames that is shown."""
+    texts = [await _frame_text(frame) for frame in page.frames]
+    return "\n\n".join(filter(None, texts))
+
+
+async def element_text(element: Locator) -> str:
+    """Return the text of an element."""
+    return str(await element.evaluate(_TEXT, MAX_TEXT))
+
+
+async def text_comes(page: Page, text: str | None, gone: str | None) -> None:
+    """Wait, without a limit, until a page or one of its frames shows a text, and none shows another."""
+    while (text is not None and not await _shows(page, text)) or (gone is not None and await _shows(page, gone)):
+        await page.wait_for_timeout(LOOK)
+
+
+async def _frame_text(frame: Frame) -> str:
+    with suppress(failures()):  # it is gone, or has no document
+        if frame.parent_frame is None or await (await frame.frame_element()).is_visible():
+            return str(await frame.evaluate(f"most => ({_TEXT})(document.body, most)", MAX_TEXT))
+    return ""
+
+
+async def _shows(page: Page, text: str) -> bool:
+    for frame in page.frames:
+        with suppress(failures()):
+            if await frame.get_by_text(text).filter(visible=True).first.is_visible():
+                return True
+    return False
