@@ -162,6 +162,13 @@ class TestPaths:
         with pytest.raises(ToolError, match=r"cannot write 'data/a\.txt/b'"):
             room.loop().write("data/a.txt/b", b"")
 
+    @pytest.mark.parametrize(
+        ("name", "fault"), [("目录/", "is a folder"), ("a\nb.md", "control character")], ids=["folder", "newline"]
+    )
+    def test_a_name_that_no_file_should_get_is_refused(self, room: Room, name: str, fault: str) -> None:
+        with pytest.raises(ToolError, match=fault):
+            room.loop().write(name, b"")
+
     def test_a_missing_file_is_told_with_the_nearest_one(self, room: Room) -> None:
         room.there("data/2026/sales.csv")
         room.there("notes.txt")
