@@ -118,11 +118,16 @@ class TestBudget:
 
 class TestTime:
     @pytest.fixture(autouse=True)
-    async def _loaded(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Load the libraries that load on first use, and keep more time for summing up: a busy machine needs it."""
-        monkeypatch.setattr(limits, "SPARE_SHARE", 0.9)
+    async def _loaded(self) -> None:
+        """Load the libraries that load on first use: it takes longer than these loops have."""
         await run([text("42")])
 
+    @pytest.fixture
+    def _spare(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Keep more time for summing up: a busy machine needs more than a tenth of these loops' time."""
+        monkeypatch.setattr(limits, "SPARE_SHARE", 0.9)
+
+    @pytest.mark.usefixtures("_spare")
     async def test_a_loop_sums_up_before_its_time_is_up(self) -> None:
         @tool(effect="read")
         async def ponder() -> str:
@@ -140,6 +145,7 @@ class TestTime:
         assert ran.ending == ("failed", "deadline")
         assert ran.result.failure and ran.result.failure.kind == FailureKind.tool_timeout
 
+    @pytest.mark.usefixtures("_spare")
     async def test_a_tool_that_takes_all_of_the_loop_s_time_is_stopped_so_that_the_loop_sums_up(self) -> None:
         """It ran until the loop was cut off, which then could say nothing."""
         ended = asyncio.Event()
