@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from orchestrator.describing import Describer, Schema, as_json, quote
@@ -165,7 +166,7 @@ class Fitter(Describer):
         members: dict[str, Json] = {}
         faults: list[Fault] = []
         for name, given in value.items():
-            if name not in known and other is False and not _matches_any(name, schema.get("patternProperties", ())):
+            if name not in known and other is False and not _fits_any(name, schema):
                 faults.append(Fault((*place, name), f"there is no such name{_hint(name, known, value)}"))
                 continue
             member, more = self.fit(given, known.get(name, other), (*place, name), lenient=lenient)
@@ -197,14 +198,31 @@ def _is(value: Json, kind: str) -> bool:
 def _may_be(text: str, schema: Mapping[str, Json]) -> bool:
     if schema.get("format") in _NEVER_EMPTY and text.strip().lower() in _NOTHING:
         return False
-    return "pattern" not in schema or _matches_any(text, [schema["pattern"]])
+    return "pattern" not in schema or matches(schema["pattern"], text)
 
 
-def _matches_any(text: str, patterns: Iterable[str]) -> bool:
+def _fits_any(name: str, schema: Mapping[str, Json]) -> bool:
+    return any(matches(pattern, name) for pattern in schema.get("patternProperties", ()))
+
+
+def matches(pattern: str, text: str) -> bool:
+    """Whether a pattern is found in a text, in linear time: models and MCP servers write patterns, too.
+
+    Python's own search may take exponential time, and stop every run. A pattern that only it could read, one that looks
+    around or back, holds nobody to anything.
+    """
+    return _matcher(pattern)(text)
+
+
+@lru_cache(maxsize=256)
+def _matcher(pattern: str) -> Callable[[str], bool]:
+    from pydantic_core import SchemaError, SchemaValidator
+    from pydantic_core.core_schema import str_schema
+
     try:
-        return any(re.search(pattern, text) for pattern in patterns)
-    except re.error:  # another dialect
-        return True
+        return SchemaValidator(str_schema(pattern=pattern)).isinstance_python
+    except SchemaError:
+        return lambda text: True
 
 
 def _number(text: str, kind: str) -> Json:

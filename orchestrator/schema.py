@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from functools import cache, lru_cache
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from orchestrator.binding import parse_object
 from orchestrator.errors import ToolError, nearest
-from orchestrator.fitting import Fitter
+from orchestrator.fitting import Fitter, matches
 from orchestrator.messages import Json
 from orchestrator.models.narrow import nodes
 from orchestrator.tool import Tool, ToolContext, ToolResult
@@ -61,29 +60,8 @@ def _in_linear_time(validator: Any) -> Any:
 def _pattern_faults(validator: object, pattern: str, value: Json, schema: object) -> Iterator[JSONSchemaError]:
     from jsonschema.exceptions import ValidationError
 
-    if isinstance(value, str) and not _matcher(pattern)(value):
+    if isinstance(value, str) and not matches(pattern, value):
         yield ValidationError(f"{value!r} does not match {pattern!r}")
-
-
-@lru_cache(maxsize=256)
-def _matcher(pattern: str) -> Callable[[str], bool]:
-    """Return what searches a text for a pattern, which models and MCP servers write, too.
-
-    Python's own search may take exponential time and stop every run, pydantic's takes linear time. Python's is left for
-    those that look around; one that neither can read holds nobody to anything.
-    """
-    from pydantic_core import SchemaError, SchemaValidator
-    from pydantic_core.core_schema import str_schema
-
-    try:
-        return SchemaValidator(str_schema(pattern=pattern)).isinstance_python
-    except SchemaError:
-        pass
-    try:
-        search = re.compile(pattern).search
-    except re.error:
-        return lambda text: True
-    return lambda text: search(text) is not None
 
 
 def wrong_schema(schema: Mapping[str, Json]) -> tuple[str, tuple[str | int, ...]] | None:

@@ -455,3 +455,13 @@ def test_no_beginning_of_an_object_is_taken_for_a_whole_one(value: dict[str, Any
     cut = data.draw(st.integers(1, len(whole) - 1))
     with pytest.raises(BindingError):
         parse_object(data.draw(st.sampled_from(["", "```json\n", "Here it is: "])) + whole[:cut])
+
+
+@pytest.mark.parametrize("pattern", ["^(a+)+$", "^(?=a)(a+)+$"], ids=["plain", "looking around"])
+def test_a_pattern_of_a_server_cannot_stop_the_program(pattern: str) -> None:
+    """Python's own search takes longer than the world is old."""
+    foreign = {"properties": {"x": {"type": "string", "pattern": pattern}}}
+    given, faults = Fitter(foreign).fit({"x": "a" * 99 + "!"}, foreign)
+    assert given == {"x": "a" * 99 + "!"} and bool(faults) == ("?=" not in pattern)
+    named = {"type": "object", "patternProperties": {pattern: {}}, "additionalProperties": False}
+    assert bool(Fitter(named).fit({"a" * 99 + "!": 1}, named)[1]) == ("?=" not in pattern)

@@ -148,3 +148,18 @@ def test_a_streamed_think_block_is_sorted_as_the_whole_would_be(content: str, cu
     assert text.startswith(told) and len(text) - len(told) < len("<think>")
     assert reasoning.startswith("".join(d.text for d in deltas if d.kind == "reasoning").strip())
     assert all(d.text for d in deltas)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "read_file(" * 3 + "\n" * 200_000,
+        "read_file" + " " * 200_000,
+        "read_file({\n" * 100_000,
+        "read_file('" + "x" * 10**6,
+    ],
+    ids=["empty lines", "spaces", "open brackets", "an open string"],
+)
+def test_text_that_goes_on_and_on_is_looked_through_once(text: str) -> None:
+    """Each took seconds, or hours, in which no other run went on."""
+    assert salvage(text, OFFERED) == (text, ())

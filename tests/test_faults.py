@@ -156,3 +156,9 @@ def test_any_answer_gets_a_kind_and_words(status: int, body: str) -> None:
 )
 def test_any_json_gets_a_kind_and_words(status: int, body: Any) -> None:
     assert classify(status, {}, json.dumps(body)).message
+
+
+def test_a_long_page_is_looked_through_once() -> None:
+    """It took minutes, in which no other run went on."""
+    assert of(502, "<title>" * 200_000) is K.overloaded
+    assert "Bad Gateway" in classify(502, {}, "<html><title>\n502 Bad Gateway</title>").message

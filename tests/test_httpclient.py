@@ -45,13 +45,13 @@ async def test_an_answer_without_end_is_given_up(listening: bool) -> None:
 
 
 @asynccontextmanager
-async def packing(body: bytes, kind: str, status: int = 200) -> AsyncIterator[OpenAIModel]:
+async def packing(body: bytes, kind: str, status: int = 200, coding: str = "gzip") -> AsyncIterator[OpenAIModel]:
     """A model whose server packs its answer, though nobody asked for that."""
-    head = f"HTTP/1.1 {status} X\r\ncontent-type: {kind}\r\ncontent-encoding: gzip\r\nconnection: close\r\n\r\n"
+    head = f"HTTP/1.1 {status} X\r\ncontent-type: {kind}\r\ncontent-encoding: {coding}\r\nconnection: close\r\n\r\n"
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"the prompt")
-        writer.write(head.encode() + gzip.compress(body))
+        writer.write(head.encode() + (gzip.compress(body) if "gzip" in coding else body))
         await writer.drain()
         writer.close()
 
@@ -71,10 +71,20 @@ async def test_a_little_that_unpacks_to_very_much_is_given_up(kind: str, status:
             await model.generate(ASK)
 
 
-async def test_a_packed_answer_is_read() -> None:
-    body = {"choices": [{"message": {"content": "yes"}, "finish_reason": "stop"}]}
-    async with packing(json.dumps(body).encode(), "application/json") as model:
-        assert (await model.generate(ASK)).content == "yes"
+@pytest.mark.parametrize(
+    ("coding", "long"), [("gzip", 1), ("identity", 100_000), ("utf-8", 100_000)], ids=["gzip", "identity", "no coding"]
+)
+async def test_a_packed_answer_is_read_and_one_that_is_only_said_to_be(coding: str, long: int) -> None:
+    body = {"choices": [{"message": {"content": "yes" * long}, "finish_reason": "stop"}]}
+    async with packing(json.dumps(body).encode(), "application/json", coding=coding) as model:
+        assert (await model.generate(ASK)).content == "yes" * long
+
+
+@pytest.mark.parametrize("coding", ["gzip, gzip", "br", "zstd"])
+async def test_what_may_unpack_to_any_size_is_not_unpacked(coding: str) -> None:
+    async with packing(gzip.compress(b"{}"), "application/json", coding=coding) as model:
+        with pytest.raises(ModelError, match=f"packed as {coding}, which was not asked for"):
+            await model.generate(ASK)
 
 
 @pytest.mark.parametrize("content", [None, "no certificate"])

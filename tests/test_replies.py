@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orchestrator.errors import ModelError
 from orchestrator.messages import Message, Reply, Request, ToolSpec
 from orchestrator.models.replies import Assembly, EventSplitter, read_body, read_reply
+from orchestrator.models.wire import encode, wire_messages
 
 TOOLS = tuple(ToolSpec(name, "", {"type": "object"}) for name in ("f", "g"))
 
@@ -198,3 +200,31 @@ def test_a_call_under_both_names_is_one_call() -> None:
 def test_a_body_may_begin_with_a_byte_order_mark() -> None:
     body = read_body(BOM_UTF8 + b'{"choices": [{"message": {"content": "yes"}}]}')
     assert body["choices"][0]["message"]["content"] == "yes"
+
+
+def test_what_was_read_and_what_was_written_may_be_counted_in_two_chunks() -> None:
+    assembly = Assembly()
+    for usage in ({"prompt_tokens": 7, "completion_tokens": 0}, {"prompt_tokens": 0, "completion_tokens": 2}):
+        list(assembly.feed(b"data: %b\n\n" % json.dumps({"choices": [], "usage": usage}).encode()))
+    list(assembly.feed(b'data: {"choices":[{"delta":{"content":"a"},"finish_reason":"stop"}]}'))
+    total = read_reply(assembly.body(), asked(), sent=b"{}", price=None).usage
+    assert (total.prompt, total.completion, total.estimated_calls) == (7, 2, 0)
+
+
+def test_an_answer_of_thousands_of_calls_is_given_up() -> None:
+    many = {"tool_calls": [{"index": n, "id": f"c{n}", "function": {"name": "f"}} for n in range(1001)]}
+    for read in (plain, streamed):
+        with pytest.raises(ModelError, match="more than 1000 tool calls in one answer"):
+            read(many)
+
+
+@pytest.mark.parametrize("levels", [190, 300, 700, 5000])
+def test_what_is_nested_deeply_is_read_as_far_as_it_can_be_sent_back(levels: int) -> None:
+    nested = b'{"a":' * levels + b"1" + b"}" * levels
+    body = b'{"choices":[{"message":{"content":"x","extra":%b},"finish_reason":"stop"}]}' % nested
+    if levels > 200:
+        with pytest.raises(ModelError):
+            read_body(body)
+    else:
+        reply = read_reply(read_body(body), asked(), sent=b"{}", price=None)
+        assert encode(wire_messages([reply.message()])) and json.dumps(reply.extra)

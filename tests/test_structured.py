@@ -208,10 +208,10 @@ def test_a_reference_out_of_a_schema_is_refused_and_followed_nowhere(reference: 
 
 
 @pytest.mark.parametrize(
-    ("pattern", "fits"), [("^(a+)+$", False), ("^a(?=a)", True), (r"(a)\1", True), (r"^b(?=a)", False), ("(", True)]
+    ("pattern", "fits"), [("^(a+)+$", False), ("^b", False), ("^b(?=a)", True), (r"(b)\1", True), ("(", True)]
 )
 def test_a_value_is_held_to_a_pattern_however_long_that_takes_others(pattern: str, fits: bool) -> None:
-    """Python's own search for the first one takes longer than the world is old."""
+    """Python's own search for the first one takes longer than the world is old; the others only Python reads."""
     assert (problems("a" * 99 + "!", {"type": "string", "pattern": pattern}) == []) == fits
 
 

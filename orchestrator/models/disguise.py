@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import ast
-import io
 import json
 import re
-import tokenize
 from collections.abc import Collection, Iterator
 from typing import Any, Literal
 
@@ -16,6 +14,8 @@ from orchestrator.models.wire import encode
 _OPEN, _CLOSE = "<think>", "</think>"
 _CANDIDATES = 50
 """Places of one text that are looked at; keeps the cost bounded for a text made of brackets."""
+_LONGEST = 100_000
+"""Characters of a call that is written as in Python; likewise."""
 
 
 def split_think(content: str) -> tuple[str, str]:
@@ -101,9 +101,9 @@ def salvage(content: str, offered: Collection[str]) -> tuple[str, tuple[ToolCall
 def _places(offered: Collection[str]) -> re.Pattern[str]:
     names = "|".join(sorted(map(re.escape, offered), key=len, reverse=True))
     return re.compile(
-        r"^[ \t`]*(?:<tool_call>|(?:<\|\w+\|>)+|\[TOOL_CALLS\])?\s*"
+        r"^[ \t`]*(?:(?:<tool_call>|(?:<\|\w+\|>)+|\[TOOL_CALLS\])\s*)?"
         r"(?P<call>(?P<doubled>\{(?=\{))?(?P<json>[{\[])"
-        rf"|(?:<function=|functions?\.)?(?P<name>{names})(?::\d+)?\s*[:>=]?\s*(?:<\|\w+\|>)?(?:```\w*\s*)?"
+        rf"|(?:<function=|functions?\.)?(?P<name>{names})(?::\d+)?(?:\s*[:>=])?\s*(?:<\|\w+\|>)?(?:```\w*\s*)?"
         r"(?P<open>[({]|<(?=parameter=|arg_key>|/function>|/tool_call>)))",
         re.MULTILINE,
     )
@@ -203,17 +203,20 @@ def _keywords_at(text: str, start: int) -> tuple[dict[str, Any] | None, int]:
 
 def _closing(text: str, start: int) -> int | None:
     """Return the position after the bracket that closes the one at `start`, strings respected."""
-    lines = text[start:].splitlines(keepends=True)
     depth = 0
-    try:
-        for token in tokenize.generate_tokens(io.StringIO("".join(lines)).readline):
-            depth += (token.string in "([{") - (token.string in ")]}") if token.type == tokenize.OP else 0
-            if depth == 0:
-                row, column = token.end
-                return start + sum(map(len, lines[: row - 1])) + column
-    except (tokenize.TokenError, SyntaxError, UnicodeDecodeError):  # the last: Python 3.12+, on a lone "\r"
-        pass
+    for token in _STRING_OR_BRACKET.finditer(text, start, start + _LONGEST):
+        if token[0] in ("'", '"'):  # it never ends
+            return None
+        depth += (token[0] in "([{") - (token[0] in ")]}")
+        if depth == 0:
+            return token.end()
     return None
+
+
+_STRING_OR_BRACKET = re.compile(
+    r"""(?s:(?P<long>\"{3}|'{3})(?:\\.|[^\\])*?(?P=long))|(?P<quote>["'])(?:\\.|(?!(?P=quote))[^\\\n])*(?P=quote)|["'()\[\]{}]"""
+)
+"""Of Python; a mark of a string that never ends stands alone."""
 
 
 def _call(name: str, arguments: Any) -> ToolCall:

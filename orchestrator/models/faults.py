@@ -16,6 +16,8 @@ from orchestrator.models.wire import decode
 
 _QUOTE = 300
 """Characters of the server's own words that a message repeats."""
+_READ = 100_000
+"""Characters of a refusal that are looked at."""
 
 _BY_CODE = {
     "insufficient_quota": FailureKind.quota,
@@ -110,6 +112,7 @@ class Answered(ModelError):
 
 def refusal(status: int, headers: Mapping[str, str], body: str) -> Answered:
     """Return the error that an answer without a reply is; takes what `classify` takes."""
+    body = body[:_READ]
     return Answered(classify(status, headers, body), status, body)
 
 
@@ -203,7 +206,7 @@ def _text(value: Any) -> str:
 
 
 def _title(page: str) -> str:
-    found = re.search(r"<title>(.*?)</title>", page, re.IGNORECASE | re.DOTALL)
+    found = re.search(r"<title>([^<]*)</title>", page, re.IGNORECASE)
     return found[1] if found else page
 
 

@@ -18,6 +18,9 @@ _LARGEST = 1 << 26
 """Bytes of an answer: 64 MB. The longest ones of models, streamed token by token, have half of that."""
 _LARGEST_PACKED = _LARGEST >> 10
 """Bytes of one that came packed, though nobody asked for it: deflate makes a byte of at most 1,032."""
+_DEFLATED = {"gzip", "deflate"}
+_PACKED = {*_DEFLATED, "br", "zstd"}
+"""What the client may unpack; any other `Content-Encoding` is a server that names what it did not do."""
 _MERGED = {"headers", "timeout", "params", "content", "files"}
 """What the openai client gives for a body of bytes; `params` and `files` are None."""
 
@@ -61,7 +64,11 @@ def open_http_client() -> httpx2.AsyncClient:
             await self.stream.aclose()
 
     async def bound(response: httpx2.Response) -> None:
-        most = _LARGEST_PACKED if "content-encoding" in response.headers else _LARGEST
+        codings = [name.strip().lower() for name in response.headers.get("content-encoding", "").split(",")]
+        packed = [name for name in codings if name in _PACKED]
+        if len(packed) > 1 or not _DEFLATED.issuperset(packed):  # there is no telling how much that unpacks to
+            raise httpx2.ReadError(f"the answer is packed as {', '.join(packed)}, which was not asked for")
+        most = _LARGEST_PACKED if packed else _LARGEST
         declared = response.headers.get("content-length", "")
         if not (declared.isdecimal() and int(declared) <= most):  # else no more is read than that
             assert isinstance(response.stream, httpx2.AsyncByteStream)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from codecs import BOM_UTF8
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from typing import Any
@@ -21,6 +21,8 @@ _PLAIN_FIELDS = frozenset({"role", "content", "tool_calls", "function_call", "re
 """Fields of a message that are read, or that no server wants back; all others go back as they came."""
 _CALL_FIELDS = frozenset({"index", "id", "type", "function", "name", "arguments"})
 """Likewise, of a call."""
+_MOST_CALLS = 1000
+"""Of one answer: what makes more of them goes round in circles."""
 _ABSURD = 10**9
 """Tokens that no call takes: who reports them has not counted."""
 _LONE = re.compile(r"\\u[dD][89a-fA-F]")
@@ -129,8 +131,8 @@ class Assembly:
         """Nothing more comes."""
         self._events = EventSplitter()
         self._body: dict[str, Any] = {}
-        self._message: dict[str, Any] = {"content": ""}
-        self._thought = ""
+        self._message: dict[str, list[Json]] = {"content": []}  # in pieces, as adding to a long text copies it
+        self._thought: list[str] = []
         self._calls: list[dict[str, Any]] = []
         self._think = ThinkFilter()
 
@@ -156,8 +158,8 @@ class Assembly:
             raise refusal(200, {}, event.decode("utf-8", "replace"))
         if chunk.get("model"):
             self._body["model"] = chunk["model"]
-        if any(_count(chunk.get("usage"), name) for name in ("prompt_tokens", "completion_tokens")):
-            self._body["usage"] = chunk["usage"]
+        if usage := chunk.get("usage"):  # one chunk may count what was read, another one what was written
+            self._body["usage"] = _dict(self._body.get("usage")) | {k: v for k, v in _dict(usage).items() if v}
         for choice in _dicts(choices)[:1]:
             self.finish_reason = choice.get("finish_reason") or self.finish_reason
             yield from self._add_delta(_dict(choice.get("delta") or choice.get("message")))
@@ -173,17 +175,18 @@ class Assembly:
             raise ModelError(
                 Failure(FailureKind.truncated_stream, "the stream ended without a finish reason; its half is dropped")
             )
-        content = [{"thinking": self._thought}, {"text": self._message["content"]}]
-        message = {**self._message, "content": content, "tool_calls": self._calls}
+        message = {name: _joined(pieces) for name, pieces in self._message.items()}
+        message["content"] = [{"thinking": "".join(self._thought)}, {"text": message["content"]}]
+        message["tool_calls"] = [{**call, "arguments": _joined(call["arguments"])} for call in self._calls]
         return {**self._body, "choices": [{"message": message, "finish_reason": self.finish_reason}]}
 
     def _add_delta(self, delta: Mapping[str, Any]) -> Iterator[Delta]:
         for name, value in delta.items():
             if name in ("content", "refusal"):
                 reasoning, text = _texts(value)
-                self._join("content", text)
+                self._message["content"].append(text)
                 if reasoning:
-                    self._thought += reasoning
+                    self._thought.append(reasoning)
                     yield Delta("reasoning", reasoning)
                 yield from self._think.feed(text)
             elif name == "tool_calls":
@@ -192,14 +195,9 @@ class Assembly:
             elif name == "function_call" and _dict(value) and not delta.get("tool_calls"):
                 yield self._add_call({"function": value})
             elif name not in _PLAIN_FIELDS and value is not None:
-                self._join(name, value)
+                _add_piece(self._message.setdefault(name, []), value)
                 if name in ("reasoning_content", "reasoning") and isinstance(value, str) and value:
                     yield Delta("reasoning", value)
-
-    def _join(self, name: str, value: Json) -> None:
-        before = self._message.get(name)
-        joins = isinstance(value, str | list) and type(before) is type(value)
-        self._message[name] = before + value if joins else value
 
     def _add_call(self, part: Mapping[str, Any]) -> Delta:
         function = _dict(part.get("function"))
@@ -208,10 +206,8 @@ class Assembly:
         call |= {field: value for field, value in part.items() if field not in _CALL_FIELDS}
         call["id"] = call["id"] or part.get("id")
         call["name"] = call["name"] or name  # some servers repeat the whole name: names are never joined
-        if isinstance(arguments, str) and isinstance(call["arguments"], str):
-            call["arguments"] += arguments
-        elif arguments is not None:
-            call["arguments"] = arguments
+        if arguments is not None:
+            _add_piece(call["arguments"], arguments)
         return Delta("call", arguments if isinstance(arguments, str) else "", str(call["name"] or ""))
 
     def _call_of(self, part: Mapping[str, Any], *, starts: bool, more: bool) -> dict[str, Any]:
@@ -226,17 +222,39 @@ class Assembly:
                 belongs = known["index"] == index and not (starts and (other or (more and _is_whole(known))))
             if belongs:
                 return known
-        call: dict[str, Any] = {"index": index, "id": None, "name": None, "arguments": ""}
+        call: dict[str, Any] = {"index": index, "id": None, "name": None, "arguments": []}
         self._calls.append(call)
+        _refuse_many(self._calls)
         return call
 
 
 def _is_whole(call: Mapping[str, Any]) -> bool:
     """Whether the arguments of a call are all there."""
-    try:
-        return isinstance(decode(call["arguments"].encode()), dict)
-    except (ValueError, AttributeError):
+    last = next((piece for piece in reversed(call["arguments"]) if piece), None)
+    if not (isinstance(last, str) and last.rstrip().endswith("}")):
         return False
+    try:
+        return isinstance(decode(_joined(call["arguments"]).encode()), dict)
+    except ValueError:
+        return False
+
+
+def _add_piece(pieces: list[Json], value: Json) -> None:
+    """Add text to text and a list to a list; anything else takes the place of what there was."""
+    if pieces and not (isinstance(value, str | list) and type(value) is type(pieces[-1])):
+        pieces.clear()
+    pieces.append(value)
+
+
+def _joined(pieces: Sequence[Json]) -> Json:
+    if pieces and isinstance(pieces[0], list):
+        return [item for piece in pieces for item in piece]
+    return pieces[0] if pieces and not isinstance(pieces[0], str) else "".join(pieces)
+
+
+def _refuse_many(calls: Collection[object]) -> None:
+    if len(calls) > _MOST_CALLS:
+        raise ModelError(Failure(FailureKind.bad_model_output, f"more than {_MOST_CALLS} tool calls in one answer"))
 
 
 def read_reply(
@@ -269,6 +287,7 @@ def read_reply(
     thought, content = split_think(content)
     names = {} if request.output else offered_names(request)
     called = _dicts(message.get("tool_calls")) or _dicts([message.get("function_call")])  # its name of 2023
+    _refuse_many(called)
     calls = tuple(_call(item, names) for item in called)
     if salvaging and names and not calls:
         content, found = salvage(content, names)

@@ -17,6 +17,8 @@ from orchestrator.text.jsonable import well_formed
 
 MOST_TOOLS = 128
 """Tools that a request may offer."""
+_DEEPEST = 200
+"""Levels of JSON that are read: orjson writes 254, and what comes in is written into a request and into the log."""
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _MADE = re.compile(r".*_x[0-9a-f]{10}")
 """What a name that stands for another one looks like."""
@@ -204,12 +206,24 @@ def decode(data: bytes) -> Json:
         ValueError: It is no JSON.
     """
     try:
-        return orjson.loads(data)
+        value = orjson.loads(data)
     except ValueError:
         try:
-            return scrubbed(json.loads(data.decode("utf-8-sig", "replace"), strict=False))
+            value = scrubbed(json.loads(data.decode("utf-8-sig", "replace"), strict=False))
         except RecursionError:
             raise ValueError("nested too deeply") from None
+    if data.count(b"{") + data.count(b"[") > _DEEPEST and _depth(value) > _DEEPEST:
+        raise ValueError("nested too deeply")
+    return value
+
+
+def _depth(value: Json) -> int:
+    """Count the levels of a value."""
+    level, depth = [value], 0
+    while level:
+        inner = (v.values() if isinstance(v, dict) else v for v in level if isinstance(v, (dict, list)))
+        level, depth = [item for items in inner for item in items], depth + 1
+    return depth
 
 
 def scrubbed(value: Json) -> Json:
