@@ -35,14 +35,14 @@ _BY_TEXT = [
         FailureKind.context_overflow,
         r"context.?(length|size|window)|maximum (model|context) length|input tokens? exceed|prompt is too long"
         r"|too many (input )?tokens|input is too long|range of input length|reduce the length of the messages"
-        r"|request too large|上下文",
+        r"|request too large|上下文|输入.{0,6}(超出|超过).{0,6}长度|(输入|prompt).{0,4}(过|超)长",
     ),
     (FailureKind.bad_model_output, r"failed to (call a function|parse (tool call|input))"),
     (
         FailureKind.content_filter,
         r"content[_ ](filter|management policy|exists risk)|responsible.?ai|data.?inspection|敏感(内容|词)",
     ),
-    (FailureKind.quota, r"per[ _-]?day"),
+    (FailureKind.quota, r"per[ _-]?day|(每|当|今)[日天]"),
     (
         FailureKind.rate_limited,
         r"per[ _-]?(min|sec)|(try again|retry) in|too many requests|throttl"
@@ -77,6 +77,9 @@ _BY_STATUS = {
     429: FailureKind.rate_limited,
     498: FailureKind.overloaded,
 }
+
+_NO_PLACE = (404, 405)
+"""Status of what does not know the place that it was asked at."""
 
 _ADVICE = {
     FailureKind.auth: "check `api_key` and `model` of this model in ori.yaml (or OPENAI_API_KEY)",
@@ -142,7 +145,8 @@ def _failure(status: int, body: str) -> Failure:
         return _no_json(status, body)
     error = _read(data)
     if error is None and status < 400:
-        return Failure(FailureKind.overloaded, f"the answer has no choices: {_short(body)}")
+        advice = "" if '"choices"' in body else f"; {_ADVICE[FailureKind.not_json]}"
+        return Failure(FailureKind.overloaded, f"the answer has no choices: {_short(body)}{advice}")
     if error is None:
         error = _Error(_short(body), "", "", "")
     kind = _kind(status, error)
@@ -167,10 +171,14 @@ def _kind(status: int, error: _Error) -> FailureKind:
 
 def _no_json(status: int, body: str) -> Failure:
     text = body.strip()
-    if status >= 500 or status in _BY_STATUS:
+    if (
+        status >= 500
+        or status in _BY_STATUS
+        or (status >= 400 and status not in _NO_PLACE and not text.startswith("<"))
+    ):
         error = _Error("" if text.startswith("<") else text, "", "", "")
         kind = _kind(status, error)
-        return Failure(kind, _worded(kind, status, _short(_title(text))))
+        return Failure(kind, _worded(kind, status, _short(_title(text)) or "an empty answer"))
     if status < 400 and not text:
         return Failure(FailureKind.truncated_stream, "an empty answer")
     if status < 400 and text[0] in "{[":
@@ -191,7 +199,7 @@ def _read(data: Any) -> _Error | None:
         data = data[0]
     if not isinstance(data, dict):
         return _Error(str(data), "", "", "")
-    error = data.get("error") or data.get("detail") or (data if "message" in data else None)
+    error = data.get("error") or data.get("detail") or (data if isinstance(data.get("message"), str) else None)
     if error is None:
         return None
     if not isinstance(error, dict):

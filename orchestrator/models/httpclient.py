@@ -64,6 +64,7 @@ def open_http_client() -> httpx2.AsyncClient:
             await self.stream.aclose()
 
     async def bound(response: httpx2.Response) -> None:
+        response.encoding = "utf-8"  # what a server may name besides includes codecs that unpack, and that raise
         codings = [name.strip().lower() for name in response.headers.get("content-encoding", "").split(",")]
         packed = [name for name in codings if name in _PACKED]
         if len(packed) > 1 or not _DEFLATED.issuperset(packed):  # there is no telling how much that unpacks to

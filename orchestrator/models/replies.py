@@ -39,13 +39,16 @@ def read_body(text: bytes) -> dict[str, Any]:
     """
     try:
         body = decode(text)
-        choice = body["choices"][0]
-        problem = body.get("error") or choice.get("error")
-        if problem or choice.get("finish_reason") == "error":
-            raise refusal(200, {}, encode({"error": problem or "the server gave up"}).decode())
+        _check(body, body["choices"][0])
     except (ValueError, TypeError, LookupError, AttributeError):
         raise refusal(200, {}, text.decode("utf-8", "replace")) from None
     return dict(body)
+
+
+def _check(body: Mapping[str, Any], choice: Mapping[str, Any]) -> None:
+    problem = body.get("error") or choice.get("error")
+    if problem or choice.get("finish_reason") == "error":
+        raise refusal(200, {}, encode({"error": problem or "the server gave up"}).decode())
 
 
 class EventSplitter:
@@ -127,8 +130,12 @@ class Assembly:
     def __init__(self) -> None:
         self.finish_reason: str | None = None
         """None: the answer is not whole yet."""
+        self.begun = False
+        """An event has come."""
         self.done = False
         """Nothing more comes."""
+        self._foreign: bytes | None = None  # the first event that is no part of an answer
+        self._index: object = None  # of the choice that is read; there may be more
         self._events = EventSplitter()
         self._body: dict[str, Any] = {}
         self._message: dict[str, list[Json]] = {"content": []}  # in pieces, as adding to a long text copies it
@@ -143,6 +150,7 @@ class Assembly:
             ModelError: An event is an error, or no JSON.
         """
         for event in self._events.feed(chunk):
+            self.begun = True
             if event == b"[DONE]":
                 self.done = True
                 return
@@ -160,7 +168,14 @@ class Assembly:
             self._body["model"] = chunk["model"]
         if usage := chunk.get("usage"):  # one chunk may count what was read, another one what was written
             self._body["usage"] = _dict(self._body.get("usage")) | {k: v for k, v in _dict(usage).items() if v}
-        for choice in _dicts(choices)[:1]:
+        if choices is None and not usage:
+            self._foreign = self._foreign or event
+        for choice in _dicts(choices):
+            index = choice.get("index") or 0
+            self._index = index if self._index is None else self._index
+            if index != self._index:
+                continue
+            _check(chunk, choice)
             self.finish_reason = choice.get("finish_reason") or self.finish_reason
             yield from self._add_delta(_dict(choice.get("delta") or choice.get("message")))
 
@@ -170,8 +185,11 @@ class Assembly:
         Raises:
             ModelError: The stream ended before the answer did.
         """
-        list(self.feed(b"\n\n"))  # a last event may lack the empty line that ends it
+        if not self.done:
+            list(self.feed(b"\n\n"))  # a last event may lack the empty line that ends it
         if self.finish_reason is None:
+            if self._foreign and self._index is None:
+                raise refusal(200, {}, self._foreign.decode("utf-8", "replace"))
             raise ModelError(
                 Failure(FailureKind.truncated_stream, "the stream ended without a finish reason; its half is dropped")
             )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
@@ -33,6 +34,10 @@ _SECRET = ("key", "auth", "token", "secret", "cookie")
 """A header whose name has one of these holds a secret."""
 _OWN_HEADERS = ("Lang", "Package-Version", "OS", "Arch", "Runtime", "Runtime-Version", "Async")
 """What the client tells every server about this machine, `X-Stainless-…`; it is left out, and saves time that way."""
+_EVENTS = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:data|event|id|retry)?:")
+"""How a stream of events begins, whatever its `Content-Type` is."""
+_LAST_WORDS = 5.0
+"""Seconds in which a stream may still count its tokens and end, once the answer is whole."""
 
 
 class Timeouts(Strict):
@@ -118,7 +123,7 @@ class Server:
                 await response.aclose()
         except openai.APIStatusError as error:
             answer = error.response
-            raise refusal(answer.status_code, answer.headers, answer.text) from None
+            raise refusal(answer.status_code, answer.headers, _text(answer)) from None
         except (openai.APIConnectionError, httpx2.HTTPError, aiohttp.ClientError) as error:
             raise ModelError(self._unreachable(error, read)) from None
         except RuntimeError:
@@ -187,11 +192,15 @@ class Server:
     def _unreachable(self, error: BaseException, read: float) -> Failure:
         """Tell why no answer came over the network."""
         import aiohttp
+        import httpx2
+        from aiohttp.http_exceptions import HttpProcessingError
 
         chain = list(_causes(error))
-        cause: object = chain[-1]
-        if isinstance(cause, ConnectionRefusedError):  # asyncio says it with the number of the error
+        cause = " ".join(str(chain[-1]).split())
+        if isinstance(chain[-1], ConnectionRefusedError):  # asyncio says it with the number of the error
             cause = "connection refused"
+        elif isinstance(chain[-1], aiohttp.ServerDisconnectedError):
+            cause = "the server closed it"
         if any(isinstance(link, aiohttp.ConnectionTimeoutError) for link in chain):
             seconds = self._timeout.connect
             return Failure(FailureKind.timeout, f"no connection within {seconds:g} s (`timeout.connect`)")
@@ -203,6 +212,10 @@ class Server:
             return Failure(
                 FailureKind.connection, f"it cannot be reached ({cause}); is the server running, and `base_url` right?"
             )
+        if any(isinstance(link, HttpProcessingError) for link in chain):
+            return Failure(FailureKind.connection, f"the answer is no proper HTTP ({cause}); is `base_url` right?")
+        if any(isinstance(link, httpx2.DecodingError) for link in chain):
+            return Failure(FailureKind.connection, f"the answer cannot be unpacked ({cause})")
         return Failure(FailureKind.connection, f"the connection broke before an answer came ({cause})")
 
 
@@ -221,22 +234,35 @@ async def _answer(response: httpx2.Response, tell: Callable[[Delta], None]) -> d
     assembly = Assembly()
     if "event-stream" not in response.headers.get("content-type", ""):
         text = await response.aread()
-        if not text.lstrip().startswith(b"data:"):
+        if not _EVENTS.match(text):
             return read_body(text)
         for delta in assembly.feed(text):
             tell(delta)
         return assembly.body()
+    before = []  # the first event, and all there is if none comes
     try:
-        async with aclosing(response.aiter_bytes()) as chunks:
+        async with asyncio.timeout(None) as patience, aclosing(response.aiter_bytes()) as chunks:
             async for chunk in chunks:
                 for delta in assembly.feed(chunk):
                     tell(delta)
                 if assembly.done:
                     break
-    except (httpx2.HTTPError, aiohttp.ClientError):
+                if not assembly.begun:
+                    before.append(chunk)
+                if assembly.finish_reason is not None and patience.when() is None:
+                    patience.reschedule(asyncio.get_running_loop().time() + _LAST_WORDS)
+    except (httpx2.HTTPError, aiohttp.ClientError, TimeoutError):
         if assembly.finish_reason is None:
             raise
-    return assembly.body()
+    return assembly.body() if assembly.begun else read_body(b"".join(before))
+
+
+def _text(response: httpx2.Response) -> str:
+    """Return the body of a refusal: in UTF-8, or as it says, or as servers in China write that say nothing."""
+    for encoding in ("utf-8", response.charset_encoding or "utf-8", "gb18030"):
+        with suppress(LookupError, UnicodeError):
+            return response.content.decode(encoding)
+    return response.content.decode("utf-8", "replace")
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
