@@ -3,13 +3,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.command import Ori, command, enter_project
 
-settings.register_profile("repeatable", derandomize=True, database=None)
-if os.environ.get("CI"):  # what lands is judged by the same examples each time; elsewhere new ones are looked for
-    settings.load_profile("repeatable")
+# How long an example takes hangs on the machine: no test of properties fails for it.
+settings.register_profile("searching", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("repeatable", settings.get_profile("searching"), derandomize=True, database=None)
+# What lands is judged by the same examples each time; elsewhere new ones are looked for.
+settings.load_profile("repeatable" if os.environ.get("CI") else "searching")
 
 
 @pytest.fixture(autouse=True, scope="session")

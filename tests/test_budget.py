@@ -157,7 +157,6 @@ STEPS = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(STEPS, st.integers(2_000, 20_000), st.integers(1, 9_000), st.integers(1, 20))
 def test_no_interleaving_overshoots_and_nobody_is_refused_while_others_only_hold(
     steps: list[Step], tokens: int, of_part: int, calls: int
@@ -282,7 +281,7 @@ class TestLedger:
         assert book.spent.tokens == 1_000
         assert book.usage("ori/a") == Usage()
 
-    @settings(deadline=None, max_examples=50)
+    @settings(max_examples=50)
     @given(
         st.lists(st.lists(CALLS, max_size=5), max_size=8),
         st.integers(1_500, 15_000),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.codec import decode, encode
@@ -126,13 +126,11 @@ MESSAGES = st.builds(
 )
 
 
-@settings(deadline=None)
 @given(st.lists(MESSAGES, max_size=6), st.lists(MESSAGES, max_size=6))
 def test_equal_hashes_mean_equal_conversations(one: list[Message], other: list[Message]) -> None:
     assert (said(*one).hash == said(*other).hash) == (one == other)
 
 
-@settings(deadline=None)
 @given(st.lists(MESSAGES, max_size=6), MESSAGES)
 def test_it_only_grows_and_can_be_rebuilt_from_its_messages(messages: list[Message], last: Message) -> None:
     conversation = said(*messages)

@@ -6,7 +6,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -54,7 +54,6 @@ SOME_LIMITS = st.fixed_dictionaries(
 ).map(Limits.model_validate)
 
 
-@settings(deadline=None)
 @given(st.lists(SOME_LIMITS, max_size=4), st.integers(0, 4))
 def test_it_makes_no_difference_in_which_order_or_groups_limits_combine(limits: list[Limits], cut: int) -> None:
     combined = Limits.combine(*limits)

@@ -88,7 +88,7 @@ REPLIES = [
 ]
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(
     script=st.lists(st.sampled_from(REPLIES), min_size=1, max_size=5),
     role=st.fixed_dictionaries(

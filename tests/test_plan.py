@@ -371,7 +371,7 @@ class TestState:
 
 # properties
 
-QUICK = settings(max_examples=60, deadline=None)
+QUICK = settings(max_examples=60)
 NAMES = st.sampled_from(["a", "b", "c", "d", "e", "甲"])
 PERFORMERS = st.sampled_from([{"role": "reader"}, {"role": "cook"}, {"tool": "query"}, {"tool": "hammer"}])
 PROPOSED = st.lists(

@@ -370,7 +370,7 @@ async def turns(count: int) -> None:
 # properties
 
 STATUSES: list[OutcomeStatus] = ["done", "done", "done", "partial", "failed", "cancelled", "needs_review"]
-QUICK = settings(max_examples=60, deadline=None)
+QUICK = settings(max_examples=60)
 
 
 @dataclass(frozen=True)

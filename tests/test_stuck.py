@@ -6,7 +6,7 @@ import json
 from itertools import count
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.stuck import FAILING_TURNS, WINDOW, Seen, Stuck, canonical
@@ -110,7 +110,6 @@ JSON = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(JSON, st.booleans(), st.sampled_from([None, 1, 4]))
 def test_one_value_has_one_form_and_keeps_its_value(value: object, ascii: bool, indent: int | None) -> None:
     written = json.dumps(value, ensure_ascii=ascii, indent=indent)
@@ -118,7 +117,6 @@ def test_one_value_has_one_form_and_keeps_its_value(value: object, ascii: bool, 
     assert json.loads(canonical(written)) == value
 
 
-@settings(deadline=None)
 @given(st.lists(st.lists(st.sampled_from("abc"), max_size=3), max_size=40), st.integers(2, 4))
 def test_a_loop_is_stopped_exactly_when_a_call_came_so_often_within_the_window(
     turns: list[list[str]], stop_at: int

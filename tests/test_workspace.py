@@ -16,6 +16,8 @@ from orchestrator.workspace import Workspace
 from orchestrator.workspace.files import read_regular, remove, replace
 from orchestrator.workspace.loop import LoopWorkspace
 
+HERE = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+
 
 class Room:
     """A workspace whose path has a space and Chinese in it, and the events of its loops."""
@@ -200,7 +202,7 @@ class TestPaths:
     @given(
         st.lists(st.sampled_from(["..", ".", "a", "ws", "ws-evil", "/", "~", "%2e%2e", "\\", "link", ""]), max_size=6)
     )
-    @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+    @settings(suppress_health_check=HERE, max_examples=60)
     def test_whatever_the_name_is_it_stays_inside(self, room: Room, parts: list[str]) -> None:
         room.root.mkdir(parents=True, exist_ok=True)
         if not (room.root / "link").is_symlink():
@@ -433,7 +435,7 @@ class TestOutputs:
             room.workspace.outputs.read("ori/collect:3:tool.0")
 
     @given(st.lists(st.text(st.sampled_from("a/:~@.%=2F收"), max_size=12), min_size=2, max_size=8, unique=True))
-    @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
+    @settings(suppress_health_check=HERE, max_examples=40)
     def test_no_two_keys_share_a_file(self, room: Room, keys: list[str]) -> None:
         for key in keys:
             room.workspace.outputs.store(key, key)
