@@ -125,8 +125,8 @@ class Orchestrator:
         """Who is inside, in each event loop: connections belong to the loop they were made in."""
         if max_runs is None and self.project:
             max_runs = self.settings.max_runs
-        described = Settings(models={key: m for key, m in given.items() if isinstance(m, ModelSettings)})
-        redactor = Redactor([*self.settings.secrets(), *described.secrets()])
+        described = {key: m for key, m in given.items() if isinstance(m, ModelSettings)}
+        redactor = Redactor([*self.settings.secrets(), *Settings(models=self.settings.models | described).secrets()])
         threads = ThreadPool()
         resources = PerLoop(Resources)
         self._house = House(

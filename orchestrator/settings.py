@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, field_validator, model_validator
 
 from orchestrator.document import Document, Place, dotted
 from orchestrator.errors import ConfigError, nearest
@@ -162,6 +162,15 @@ class Settings(Strict):
     memory: MemorySettings = MemorySettings()
     journal: str = "sqlite"
     """`sqlite`, `memory`, or the path of the log's file."""
+
+    @field_validator("models")
+    @classmethod
+    def _one_currency(cls, models: dict[str, ModelSettings]) -> dict[str, ModelSettings]:
+        prices = {key: model.price for key, model in models.items() if model.price and model.price.cost(1, 0, 1)}
+        if len({price.currency.upper() for price in prices.values()}) > 1:
+            named = ", ".join(f"{key}: {price.currency}" for key, price in prices.items())
+            raise ValueError(f"costs are summed, so all prices must be in one currency; these are not: {named}")
+        return models
 
     _document: Document = PrivateAttr(default_factory=lambda: Document(Path(FILE), {}, {}))
     _unset: dict[Place, ConfigError] = PrivateAttr(default_factory=dict)

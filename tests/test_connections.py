@@ -2,6 +2,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator import Orchestrator
 from orchestrator.connections import Connections
 from orchestrator.errors import ConfigError
 from orchestrator.models import Model
@@ -62,3 +63,9 @@ def test_an_unknown_fallback_is_told_with_the_nearest_key() -> None:
     connections = Connections(Settings(models={"cheap": described(B)}), {"a": described(fallback=["cheep"])})
     with pytest.raises(ConfigError, match=r"'cheep'.*'cheap'"):
         connections.model("a")
+
+
+def test_prices_that_a_program_gives_are_in_one_currency() -> None:
+    usd, cny = ({"input": 1, "output": 1, "currency": currency} for currency in ("USD", "CNY"))
+    with pytest.raises(ConfigError, match="these are not: default: USD, cheap: CNY"):
+        Orchestrator(models={"default": described(price=usd), "cheap": described(price=cny)})

@@ -55,6 +55,15 @@ def test_a_file_without_a_default_model_still_takes_it_from_the_environment(tmp_
     assert found.limits == ProjectLimits(tokens=10)
 
 
+def test_prices_in_two_currencies_are_refused_as_costs_are_summed(tmp_path: Path) -> None:
+    def priced(currency: str, amount: int = 1) -> str:
+        return f"{{model: m, price: {{input: {amount}, output: {amount}, currency: {currency}}}}}"
+
+    said = refused(tmp_path, f"models:\n  default: {priced('USD')}\n  cheap: {priced('CNY')}\n")
+    assert "ori.yaml" in said and "in one currency; these are not: default: USD, cheap: CNY" in said
+    assert settings(tmp_path, f"models:\n  default: {priced('usd')}\n  free: {priced('CNY', 0)}\n  b: {priced('USD')}")
+
+
 def test_keys_whose_values_are_all_commented_out_count_as_left_out(tmp_path: Path) -> None:
     text = "models:\n#  default: {}\nlimits:\ntools:\nmcp:\nnetwork:\nmax_runs:\n"
     found = settings(tmp_path, text, OPENAI_BASE_URL="http://localhost/v1")
