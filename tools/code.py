@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
@@ -15,6 +16,8 @@ from orchestrator.workspace.files import format_size
 
 _KILLED = 137
 """Exit code of a program that the kernel ended."""
+_FENCED = re.compile(r"\A\s*```[\w+]*\n(.*?)\n?```\s*\Z", re.DOTALL)
+"""A program as small models like to give it, in a fence of Markdown."""
 
 toolset = Toolset(settings=DockerSettings, missing=lambda settings: missing())
 
@@ -39,7 +42,7 @@ async def run_code(language: Language, code: str, ctx: ToolContext) -> ToolResul
     await ctx.threads.run(traces.before, ctx.workspace, ctx.path, group)
     changes = Changes()
     try:
-        ran = await sandbox.run(language, code, group)
+        ran = await sandbox.run(language, _FENCED.sub(r"\1", code), group)
     finally:
         changes = await ctx.threads.run(traces.after, ctx.workspace, group)
     return ToolResult(

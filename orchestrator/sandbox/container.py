@@ -47,6 +47,10 @@ class DockerSettings(Strict):
     """How code sees the workspace."""
 
 
+_ENVIRONMENT = {"HOME": "/tmp", "LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+"""What programs in the container see, besides the time zone."""
+
+
 class Container:
     """Where the code of one run is: one container at a time, and another when that is gone. Used in threads.
 
@@ -125,7 +129,7 @@ class Container:
             user=KEEPER,
             hostname="sandbox",
             working_dir="/tmp" if settings.mount == "none" else "/workspace",
-            environment={"HOME": "/tmp", "LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"},
+            environment=_ENVIRONMENT | {"TZ": _timezone()},
             labels={OWNER_LABEL: owner(), RUN_LABEL: self._run_id},
             host_config=self._host_config(),
         )
@@ -171,3 +175,8 @@ class Container:
 
         with said_plainly(), suppress(APIError):  # it ended by itself, and the engine is removing it
             self._api.remove_container(id, force=True, v=True)
+
+
+def _timezone() -> str:
+    """Return the name of this machine's time zone: code shall see the day that the user sees."""
+    return os.environ.get("TZ") or os.path.realpath("/etc/localtime").partition("zoneinfo/")[2] or "UTC"

@@ -117,6 +117,16 @@ class TestPrograms:
         code = "print('''$HOME `id` \"$(id)\" \\\\ 'q' 中 \\x00''')"
         assert await coder.said(code) == "$HOME `id` \"$(id)\" \\ 'q' 中 \x00"
 
+    async def test_a_program_in_a_fence_of_markdown_is_run(self, coder: Coder) -> None:
+        assert await coder.said("```python\nprint('```')\n```\n") == "```"
+
+    async def test_it_is_the_same_day_for_code_as_for_the_user(
+        self, coder: Coder, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("TZ", "Asia/Shanghai")
+        assert await coder.said("import time; print(time.strftime('%z'))") == "+0800"
+        assert await coder.said("console.log(new Date().getTimezoneOffset())", "node") == "-480"
+
     async def test_it_has_no_input_to_wait_for(self, coder: Coder) -> None:
         assert "EOFError" in await coder.fails("input()")
 
