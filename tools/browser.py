@@ -17,7 +17,7 @@ from orchestrator import ToolContext, ToolError, ToolResult, Toolset, tool
 from orchestrator.messages import Image
 from orchestrator.sandbox.chromium import BrowserSettings, failures, missing, open_chromium
 from orchestrator.sandbox.pagetext import element_text, page_text, text_comes
-from orchestrator.sandbox.tabs import Tabs, open_tabs
+from orchestrator.sandbox.tabs import ACTING, Tabs, open_tabs
 from orchestrator.workspace.files import media_type
 
 if TYPE_CHECKING:
@@ -360,7 +360,7 @@ async def _told(tabs: Tabs, text: str = "") -> ToolResult:
 async def _done(tabs: Tabs, text: str) -> ToolResult:
     """Say what was done, and what the browser objects to in the form: it shows that to people only."""
     with suppress(TimeoutError, ToolError, failures()):
-        async with asyncio.timeout(1):
+        async with asyncio.timeout(ACTING):
             if objection := await tabs.page.evaluate(_OBJECTION):
                 text += f"\nNote: the browser objects to the field that has the focus: {objection}"
     return await _told(tabs, text)
