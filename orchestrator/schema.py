@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cache
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 RESULT_TOOL = "submit_result"
 M = TypeVar("M", bound=BaseModel)
 _SAYS_SOMETHING = {"$ref", "allOf", "anyOf", "const", "enum", "items", "oneOf", "properties", "type"}
+_FENCED = re.compile(r"\s*```\w*\n(.*)```\s*", re.DOTALL)
 _TOLD = 10
 """Faults of a result that are told at once."""
 
@@ -161,13 +163,14 @@ def read_result(
 
 
 def _unwrapped(text: str) -> Json:
-    """Read what is no object: wrapped as on the wire, as bare JSON, or the text itself."""
+    """Read what is no object: wrapped as on the wire, as JSON, also in a fence, or the text itself."""
     with suppress(ToolError):
         whole = parse_object(text)
         if whole.keys() == {"result"}:
             return whole["result"]
+    fenced = _FENCED.fullmatch(text)
     with suppress(ValueError):
-        return json.loads(text)
+        return json.loads(fenced[1] if fenced else text)
     return text.strip()
 
 

@@ -14,7 +14,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.events import PASSING, CallDelta, DeltaReset, TextDelta
 from orchestrator.failure import FailureKind
 from orchestrator.messages import Json
-from orchestrator.schema import problems, wrong_schema
+from orchestrator.schema import problems, read_result, wrong_schema
 from orchestrator.testing import Answer, ScriptedServer, call, fault, text
 from orchestrator.views.progress import Progress
 from tests.engine import served
@@ -29,6 +29,7 @@ class Total(BaseModel):
 
 VALUE = {"region": "华东", "amount": 42}
 RIGHT = text(json.dumps(VALUE, ensure_ascii=False))
+NODE = {"type": "object", "properties": {"a": {"$ref": "#/$defs/N"}}, "additionalProperties": False}
 WAYS = ("tool", "json_schema", "text")
 
 
@@ -85,6 +86,20 @@ async def test_a_result_that_is_no_object_comes_back_as_it_is(way: str, schema: 
 async def test_what_a_text_says_in_another_form_is_taken() -> None:
     ran = await hand_in([text('The total:\n```json\n{"region": "华东", "amount": "42"}\n```')], structured="text")
     assert ran.result.value == VALUE
+
+
+@pytest.mark.parametrize(
+    ("told", "schema", "value"),
+    [
+        ('```json\n["华东", "华北"]\n```', {"type": "array", "items": {"type": "string"}}, ["华东", "华北"]),
+        ('\n```\n"华东"\n```\n', {"type": "string"}, "华东"),
+        ("```\nprint(1)\n```", {"type": "string"}, "```\nprint(1)\n```"),
+        ('```json\n{"a": {}}\n```', {"$ref": "#/$defs/N", "$defs": {"N": NODE}}, {"a": {}}),
+    ],
+    ids=["list", "text", "text with a fence of its own", "recursive"],
+)
+def test_what_is_no_plain_object_may_stand_in_a_fence(told: str, schema: dict[str, Any], value: Any) -> None:
+    assert read_result(told, schema) == value
 
 
 async def test_with_tools_the_model_works_first_and_is_held_to_the_schema_when_its_words_do_not_fit() -> None:
