@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from orchestrator.sandbox.chromium import failures
 
 if TYPE_CHECKING:
     from playwright.async_api import Frame, Locator, Page
 
+T = TypeVar("T")
 MAX_TEXT = 1_000_000
 """Characters of one frame's text that are read."""
+FRAME = 1.0
+"""Seconds in which a frame must answer: one that the browser refused to load never does."""
 LOOK = 100.0
 """Milliseconds between two looks at whether a text is there."""
 
@@ -43,8 +48,7 @@ _TEXT = """(part, most) => {
 
 async def page_text(page: Page) -> str:
     """Return the text of a page, then that of each of its frames that is shown."""
-    texts = [await _frame_text(frame) for frame in page.frames]
-    return "\n\n".join(filter(None, texts))
+    return "\n\n".join(filter(None, await _of_frames(page, _text)))
 
 
 async def element_text(element: Locator) -> str:
@@ -58,16 +62,30 @@ async def text_comes(page: Page, text: str | None, gone: str | None) -> None:
         await page.wait_for_timeout(LOOK)
 
 
-async def _frame_text(frame: Frame) -> str:
-    with suppress(failures()):  # it is gone, or has no document
-        if frame.parent_frame is None or await (await frame.frame_element()).is_visible():
-            return str(await frame.evaluate(f"most => ({_TEXT})(document.body, most)", MAX_TEXT))
+async def _shows(page: Page, text: str) -> bool:
+    async def shows(frame: Frame) -> bool:
+        return await frame.get_by_text(text).filter(visible=True).first.is_visible()
+
+    return any(await _of_frames(page, shows))
+
+
+async def _text(frame: Frame) -> str:
+    if frame.parent_frame is None or await (await frame.frame_element()).is_visible():
+        return str(await frame.evaluate(f"most => ({_TEXT})(document.body, most)", MAX_TEXT))
     return ""
 
 
-async def _shows(page: Page, text: str) -> bool:
-    for frame in page.frames:
-        with suppress(failures()):
-            if await frame.get_by_text(text).filter(visible=True).first.is_visible():
-                return True
-    return False
+async def _of_frames(page: Page, ask: Callable[[Frame], Awaitable[T]]) -> list[T]:
+    """Return what a page and its frames answer, those left out that are gone, have no document, or never answer."""
+
+    async def answer(frame: Frame) -> None:
+        with suppress(TimeoutError, failures()):
+            async with asyncio.timeout(FRAME if frame.parent_frame else None):
+                answers[frame] = await ask(frame)
+
+    frames = page.frames
+    answers: dict[Frame, T] = {}
+    async with asyncio.TaskGroup() as group:
+        for frame in frames:
+            group.create_task(answer(frame))
+    return [answers[frame] for frame in frames if frame in answers]
