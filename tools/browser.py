@@ -118,11 +118,13 @@ async def browser_type(ref: str, text: str, ctx: ToolContext, submit: bool = Fal
         async with tabs.acting(f"nothing was typed into {ref}") as page:
             field = tabs.element(page, ref)
             await (field.press_sequentially(text) if keys else field.fill(text))
-            held = text if keys else await field.evaluate("field => field.value ?? field.innerText")
+            held = None if keys else await page.evaluate(_HELD)
             if submit:
                 await field.press("Enter")
-        other = "" if _plain(held) == _plain(text) else f"; it holds {held[:200]!r} now" + (_FORM if not held else "")
-        return await _done(tabs, f"typed {len(text)} characters into {ref}{other}")
+        other = ""
+        if held is not None and _plain(held) != _plain(text):
+            other = f"; it holds {held[:200]!r} now" + (_FORM if not held else "")
+        return await (_done if submit else _told)(tabs, f"typed {len(text)} characters into {ref}{other}")
 
 
 @tool(effect="once", timeout=None, untrusted=True, goes_to=_where)
@@ -160,7 +162,7 @@ async def browser_select(ref: str, values: list[str], ctx: ToolContext) -> ToolR
     async with _tabs(ctx) as tabs:
         async with tabs.acting(f"nothing was chosen in {ref}") as page:
             chosen = await tabs.element(page, ref).select_option(values)
-        return await _done(tabs, f"chosen in {ref}: {', '.join(chosen) or 'nothing'}")
+        return await _told(tabs, f"chosen in {ref}: {', '.join(chosen) or 'nothing'}")
 
 
 @tool(effect="once", timeout=None, untrusted=True, goes_to=_where)
@@ -369,6 +371,11 @@ async def _done(tabs: Tabs, text: str) -> ToolResult:
 _OBJECTION = """() => {
     const field = document.activeElement
     return field?.matches(':user-invalid') && !field.form?.noValidate ? field.validationMessage : ''
+}"""
+_HELD = """() => {  // what was filled has the focus; null: it is in a frame, or has lost it
+    let field = document.activeElement
+    while (field?.shadowRoot?.activeElement) field = field.shadowRoot.activeElement
+    return field?.matches('input, textarea') ? field.value : field?.isContentEditable ? field.innerText : null
 }"""
 _FORM = "; a date is typed as 2026-01-31, a time as 09:30, both as 2026-01-31T09:30, a number without its unit"
 
