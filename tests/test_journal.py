@@ -578,6 +578,31 @@ def test_many_processes_share_one_database(path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("statement", [1, 2])
+async def test_another_process_may_set_up_the_database_between_two_looks(
+    path: Path, monkeypatch: pytest.MonkeyPatch, statement: int
+) -> None:
+    """B47: whoever opens a new database while another process makes it, uses what that one made."""
+    connect = sqlite3.connect
+    seen: list[str] = []
+
+    def other_comes_first(sql: str) -> None:
+        seen.append(sql)
+        if len(seen) == statement and not path.with_name("runs.db.setup").exists():
+            subprocess.run([sys.executable, "-c", _WORKER, path, "r2", "1"], check=True, timeout=50)
+
+    def traced(*args: Any, **options: Any) -> sqlite3.Connection:
+        db = connect(*args, **options)
+        db.set_trace_callback(other_comes_first)
+        return db
+
+    monkeypatch.setattr(sqlite3, "connect", traced)
+    journal = SqliteJournal(path)
+    journal.write(started())
+    await journal.aclose()
+    assert "r1" in {info.run for info in await journal.runs()}
+
+
 _OWNER = """
 import asyncio, sys
 from orchestrator.journal.sqlite import SqliteJournal

@@ -319,8 +319,8 @@ def _is_set_up(db: sqlite3.Connection, path: Path) -> bool:
     Raises:
         JournalError: The database is something else, or of another version.
     """
-    (version,) = db.execute("PRAGMA user_version").fetchone()
-    if version == 0 and db.execute("SELECT 1 FROM sqlite_master").fetchone():
+    version, tables = db.execute(_STATE).fetchone()
+    if version == 0 and tables:
         raise JournalError(f"{path} is a database, but not a log of runs; name another file")
     if version > _VERSION:
         raise JournalError(
@@ -330,6 +330,8 @@ def _is_set_up(db: sqlite3.Connection, path: Path) -> bool:
     return bool(version == _VERSION)
 
 
+_STATE = "SELECT user_version, (SELECT count(*) FROM sqlite_master) FROM pragma_user_version"
+"""One statement: in two, another process sets the tables up in between."""
 _SIZE = "SELECT coalesce(sum(length(CAST(data AS BLOB))), 0) FROM event WHERE run = ?"
 _BLOBS_OF_ONE = """
 SELECT sha256, length(bytes) FROM blob WHERE sha256 IN (SELECT data FROM event WHERE run = ?)
