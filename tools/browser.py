@@ -372,9 +372,10 @@ _OBJECTION = """() => {
     const field = document.activeElement
     return field?.matches(':user-invalid') && !field.form?.noValidate ? field.validationMessage : ''
 }"""
-_HELD = """() => {  // what was filled has the focus; null: it is in a frame, or has lost it
+_HELD = """() => {  // what was filled has the focus; null: it is in a frame of another site, or has lost it
+    const within = (part) => (part?.shadowRoot ?? part?.contentDocument)?.activeElement
     let field = document.activeElement
-    while (field?.shadowRoot?.activeElement) field = field.shadowRoot.activeElement
+    while (within(field)) field = within(field)
     return field?.matches('input, textarea') ? field.value : field?.isContentEditable ? field.innerText : null
 }"""
 _FORM = "; a date is typed as 2026-01-31, a time as 09:30, both as 2026-01-31T09:30, a number without its unit"

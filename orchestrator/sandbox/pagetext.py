@@ -58,8 +58,14 @@ async def element_text(element: Locator) -> str:
 
 async def text_comes(page: Page, text: str | None, gone: str | None) -> None:
     """Wait, without a limit, until a page or one of its frames shows a text, and none shows another."""
-    while (text is not None and not await _shows(page, text)) or (gone is not None and await _shows(page, gone)):
+    while not await _right(page, text, gone):
         await page.wait_for_timeout(LOOK)
+
+
+async def _right(page: Page, text: str | None, gone: str | None) -> bool:
+    with suppress(failures()):  # it may just be left for the next page
+        return (text is None or await _shows(page, text)) and (gone is None or not await _shows(page, gone))
+    return False
 
 
 async def _shows(page: Page, text: str) -> bool:
@@ -71,21 +77,23 @@ async def _shows(page: Page, text: str) -> bool:
 
 async def _text(frame: Frame) -> str:
     if frame.parent_frame is None or await (await frame.frame_element()).is_visible():
-        return str(await frame.evaluate(f"most => ({_TEXT})(document.body, most)", MAX_TEXT))
+        return str(
+            await frame.evaluate(f"most => ({_TEXT})(document.body ?? document.documentElement, most)", MAX_TEXT)
+        )
     return ""
 
 
 async def _of_frames(page: Page, ask: Callable[[Frame], Awaitable[T]]) -> list[T]:
-    """Return what a page and its frames answer, those left out that are gone, have no document, or never answer."""
+    """Return what a page and its frames answer; left out are frames that are gone, empty, or never answer."""
 
     async def answer(frame: Frame) -> None:
         with suppress(TimeoutError, failures()):
-            async with asyncio.timeout(FRAME if frame.parent_frame else None):
+            async with asyncio.timeout(FRAME):
                 answers[frame] = await ask(frame)
 
-    frames = page.frames
-    answers: dict[Frame, T] = {}
+    own, *frames = page.frames
+    answers = {own: await ask(own)}
     async with asyncio.TaskGroup() as group:
         for frame in frames:
             group.create_task(answer(frame))
-    return [answers[frame] for frame in frames if frame in answers]
+    return [answers[frame] for frame in (own, *frames) if frame in answers]

@@ -72,6 +72,9 @@ customElements.define('x-deep', class extends HTMLElement { connectedCallback() 
 <label>附件 <input type=file name=file></label> <button>提交</button></form><output id=told></output>
 <input type=file id=hidden multiple style="display: none" onchange="told.textContent = this.files.length">
 <button onclick="hidden.click()">选文件</button>""",
+    "/broken": "<p>text</p><script>document.querySelectorAll = () => { throw new Error('坏了') }</script>",
+    "/plan.svg": page("<svg xmlns='http://www.w3.org/2000/svg'><text>平面图</text></svg>", kind="image/svg+xml"),
+    "/pay": "<iframe srcdoc='<label>日期 <input type=date></label>'></iframe>",
     "/file": page(
         b"a,b\n1,2\n",
         kind="application/octet-stream",
@@ -219,6 +222,23 @@ async def test_a_field_that_does_not_take_what_was_typed_is_told(surfer: Surfer,
     told = await surfer("type", ref=day, text="2026-03-01", submit=True)
     assert told.endswith(f"\ntyped 10 characters into {day}")
     assert "2026-03-01" in await surfer("read", form="text")
+
+
+async def test_a_field_in_a_frame_that_does_not_take_what_was_typed_is_told(surfer: Surfer, shop: Web) -> None:
+    await surfer("open", url=f"{shop.url}/pay")
+    day = await surfer.ref("textbox")
+    assert "it holds '' now" in await surfer("type", ref=day, text="2026/3/1")
+    assert (await surfer("type", ref=day, text="2026-03-01")).endswith(f"\ntyped 10 characters into {day}")
+
+
+async def test_a_page_whose_text_cannot_be_read_says_why(surfer: Surfer, shop: Web) -> None:
+    await surfer("open", url=f"{shop.url}/broken")
+    assert "the page was not read: " in (told := await surfer("read", form="text")) and "坏了" in told
+
+
+async def test_a_document_without_a_body_is_read_too(surfer: Surfer, shop: Web) -> None:
+    await surfer("open", url=f"{shop.url}/plan.svg")
+    assert "平面图" in await surfer("read", form="text")
 
 
 async def test_files_of_the_workspace_are_given_to_a_page(surfer: Surfer, shop: Web) -> None:
