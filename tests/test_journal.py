@@ -592,7 +592,7 @@ async def test_another_process_may_set_up_the_database_between_two_looks(
             subprocess.run([sys.executable, "-c", _WORKER, path, "r2", "1"], check=True, timeout=50)
 
     def traced(*args: Any, **options: Any) -> sqlite3.Connection:
-        db = connect(*args, **options)
+        db: sqlite3.Connection = connect(*args, **options)
         db.set_trace_callback(other_comes_first)
         return db
 
