@@ -133,6 +133,26 @@ class TestFiles:
         book.save(root / "账.xlsx")
         assert query(root, "SELECT 区域, sum(额), sum(合计) FROM 账 GROUP BY 区域").rows == [("东", 3, 3), ("西", 5, 5)]
 
+    def test_a_title_and_a_unit_over_the_header_of_a_sheet_are_no_header(self, root: Path) -> None:
+        openpyxl = pytest.importorskip("openpyxl")
+        book = openpyxl.Workbook()
+        for row in [("2026 年销售表",), (), (None, "单位：万元"), ("区域", "额"), ("东", 3), ("西", 5)]:
+            book.active.append(row)
+        book.active.merge_cells("A1:B1")
+        book.save(root / "账.xlsx")
+        assert query(root, "SELECT 区域, 额 FROM 账").rows == [("东", 3), ("西", 5)]
+        rows, total, above = preview(root / "账.xlsx", "账.xlsx", 5)
+        assert (rows.columns, total, above) == (("区域", "额"), 2, ("2026 年销售表", "", "单位：万元"))
+
+    @pytest.mark.parametrize("rows", [[("名",), ("甲",)], [("备注", None), ("甲", 1)]], ids=["one", "a number"])
+    def test_a_first_row_of_one_name_is_the_header_where_none_follows(self, root: Path, rows: list[Any]) -> None:
+        openpyxl = pytest.importorskip("openpyxl")
+        book = openpyxl.Workbook()
+        for row in rows:
+            book.active.append(row)
+        book.save(root / "账.xlsx")
+        assert query(root, "SELECT * FROM 账").columns[0] == rows[0][0]
+
     def test_a_link_is_read_where_it_leads_to_a_file_of_the_folder(self, root: Path, tmp_path: Path) -> None:
         put(root, "data/2026.csv", "a\n1\n")
         (root / "latest.csv").symlink_to("data/2026.csv")
@@ -379,7 +399,7 @@ class TestRows:
 
 def test_a_preview_needs_no_database(root: Path) -> None:
     put(root, "t.csv", "a,b\n" + "".join(f"{n},00{n}\n" for n in range(30)))
-    rows, total = preview(root / "t.csv", "t.csv", 2)
+    rows, total, _ = preview(root / "t.csv", "t.csv", 2)
     assert (rows.columns, rows.rows, total) == (("a", "b"), [("0", "000"), ("1", "001")], 30)
 
 

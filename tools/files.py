@@ -63,10 +63,10 @@ def preview(path: str, ctx: ToolContext) -> str:
     if suffix not in TABLES:
         return _range(path, ctx.workspace.read_text(path), 1, PREVIEW_LINES)
     file = ctx.workspace.existing(path)
-    rows, total = preview_table(file, path, PREVIEW_ROWS)
+    rows, total, above = preview_table(file, path, PREVIEW_ROWS)
     sheets = sheet_names(file, path) if suffix in EXCEL else []
     more = f"; it is the first of the sheets {', '.join(sheets)}" if len(sheets) > 1 else ""
-    return f"{total} rows{more}\n{rows.markdown()}"
+    return "\n".join([f"{total} rows{more}", *filter(None, above), rows.markdown()])
 
 
 @tool(effect="idempotent")

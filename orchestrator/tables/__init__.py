@@ -138,15 +138,15 @@ class _Query:
         connection.execute(f"DROP TABLE {_CELLS}")
 
 
-def preview(path: Path, name: str, limit: int) -> tuple[Rows, int]:
-    """Return the first rows of a table file as they are written, and how many rows it has.
+def preview(path: Path, name: str, limit: int) -> tuple[Rows, int, Sequence[str]]:
+    """Return the first rows of a table file as they are written, how many it has, and the lines over its header.
 
     Raises:
         ToolError: It is no table, or cannot be read.
     """
     sheet = read_sheet(path, name)
     first = [tuple(row) for row in islice(sheet.rows, limit)]
-    return Rows(sheet.header, first), len(first) + sum(1 for _ in sheet.rows)
+    return Rows(sheet.header, first), len(first) + sum(1 for _ in sheet.rows), sheet.above
 
 
 def _quoted(name: str) -> str:

@@ -39,6 +39,8 @@ class Sheet:
     """Read once."""
     grouped: bool = True
     """Whether a comma in a number parts thousands."""
+    above: tuple[str, ...] = ()
+    """Lines over the header, as a workbook's title or unit."""
 
 
 def read_sheet(path: Path, name: str, sheet: str | None = None) -> Sheet:
@@ -148,9 +150,24 @@ def _excel(path: Path, name: str, sheet: str | None) -> Sheet:
     rows = _unmerged(workbook.get_sheet_by_name(sheet or names[0])) if names else []
     if not rows:
         raise ToolError(f"{name!r} is empty")
-    header, *body = rows
+    above = _lines_above(rows)
+    header, *body = rows[len(above) :]
     filled = (row for row in body if any(cell != "" for cell in row))
-    return Sheet(unique(_text(cell) or "" for cell in header), ([_text(cell) for cell in row] for row in filled))
+    cells = ([_text(cell) for cell in row] for row in filled)
+    return Sheet(unique(_text(cell) or "" for cell in header), cells, above=above)
+
+
+def _lines_above(rows: Sequence[Sequence[Any]]) -> tuple[str, ...]:
+    """Return the lines over the header: of one text each, before a row of several that are all texts."""
+    lines: list[str] = []
+    for row in rows:
+        filled = [cell for cell in row if cell != ""]
+        if not all(isinstance(cell, str) for cell in filled):
+            break
+        if len(filled) > 1:
+            return tuple(lines)
+        lines += filled or [""]
+    return ()
 
 
 def _unmerged(sheet: Any) -> list[list[Any]]:
