@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import shutil
 import sqlite3
 import subprocess
@@ -31,6 +32,7 @@ from orchestrator.events import (
 from orchestrator.journal import Journal, Signal, open_journal, queries
 from orchestrator.journal.log import RunLog
 from orchestrator.journal.memory import MemoryJournal
+from orchestrator.journal.owner import Owners
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.messages import Message, ToolCall, Usage
 from orchestrator.results import RunResult
@@ -632,6 +634,57 @@ async def test_an_owner_that_was_killed_leaves_the_run_interrupted_and_free(path
     async with journal.own("r1"):
         assert (await journal.runs())[0].status == "running"
     assert list(path.with_name("runs.db.locks").iterdir()) == []
+    await journal.aclose()
+
+
+async def test_a_look_at_a_run_seems_no_owner_and_keeps_none_away(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """B47: two looks at a run that a dead process left met, and the second said that it is running."""
+    monkeypatch.setattr("orchestrator.journal.owner._PAUSE", 0)
+    journal = SqliteJournal(path)
+    journal.write(started())
+    await journal.commit()
+    left = path.with_name("runs.db.locks") / "r1.lock"
+    left.parent.mkdir()
+    left.touch()
+    owned = asyncio.Event()
+
+    async def own() -> None:
+        async with journal.own("r1"):
+            owned.set()
+
+    with left.open() as looked_at:
+        fcntl.flock(looked_at, fcntl.LOCK_SH)  # what another process does while it looks
+        assert (await journal.info("r1")).status == "interrupted"
+        async with asyncio.TaskGroup() as group:
+            group.create_task(own())
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert not owned.is_set()
+            looked_at.close()
+    assert owned.is_set()
+    await journal.aclose()
+
+
+async def test_a_run_that_ends_while_it_is_looked_at_does_not_seem_interrupted(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B47: its line was read before its end, its lock after."""
+    journal = SqliteJournal(path)
+    journal.write(started())
+    await journal.commit()
+    held = Owners.held
+
+    async def end() -> None:
+        owner = SqliteJournal(path)
+        owner.write(ended(seq=2))
+        await owner.aclose()
+
+    def ends_before(owners: Owners, run: str) -> bool:
+        asyncio.run(end())
+        return held(owners, run)
+
+    monkeypatch.setattr(Owners, "held", ends_before)
+    assert (await journal.info("r1")).status == "done"
     await journal.aclose()
 
 

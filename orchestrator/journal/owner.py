@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from filelock import BaseFileLock
 
 _TRIES, _PAUSE = 4, 0.05
-"""`held` takes a free lock for an instant; whoever wants it then tries again. The pause is in seconds."""
+"""How often an owner is asked for, who may be about to leave, and the seconds in between."""
 
 
 class Owners:
@@ -42,29 +42,33 @@ class Owners:
             _release(lock)
 
     def held(self, run: str) -> bool:
-        """Whether somebody works on a run; forgets an owner that is gone."""
-        if not self._file(run).exists():
-            return False
+        """Whether somebody works on a run. A look takes a share of the lock: others may look at the same time."""
+        import fcntl
+
         try:
-            lock = _acquire(self._file(run))
+            with self._file(run).open() as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return False
         except OSError:
             return True
-        _release(lock)
         return False
 
     async def _take(self, run: str) -> BaseFileLock:
-        for _ in range(_TRIES):
+        tries = _TRIES
+        while tries:
             try:
                 self._folder.mkdir(parents=True, exist_ok=True)
                 return _acquire(self._file(run))
             except TimeoutError:
+                tries -= self.held(run)  # else it was only looked at, for an instant
                 await asyncio.sleep(_PAUSE)
             except OSError as error:
                 raise JournalError(f"cannot lock run {run}: {error}")
+        pid = ""
         with suppress(OSError):
             pid = self._file(run).read_text().strip()
-            raise JournalError(f"run {run} is already being worked on (pid {pid or 'unknown'})")
-        raise JournalError(f"run {run} was being worked on until now; try again")
+        raise JournalError(f"run {run} is already being worked on (pid {pid or 'unknown'})")
 
     def _file(self, run: str) -> Path:
         return self._folder / f"{run}.lock"

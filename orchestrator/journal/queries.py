@@ -64,11 +64,13 @@ def unreadable(run: str, seq: int, error: ValueError) -> JournalError:
 
 def runs(db: sqlite3.Connection, owners: Owners, only: str | None = None) -> list[RunInfo]:
     """Return the lines of all runs, the newest first, or of one."""
+    open = db.execute(_OPEN, (only, only)).fetchall()
+    left = {run for (run,) in open if not owners.held(run)}  # first: then what they wrote in the end is read, too
     waiting = Counter(run for (run,) in db.execute(f"SELECT run FROM event {_OPEN_QUESTIONS}", (only, only)))
     infos = []
     for run, goal, session, user, started, ended, status, cost, tokens in db.execute(_LINES, (only, only)).fetchall():
         if ended is None:
-            status = open_status(owners.held(run), waiting[run])
+            status = open_status(run not in left, waiting[run])
             cost, tokens = _used(db, run)
         infos.append(RunInfo(run, goal, status, started, ended, cost, tokens, waiting[run], session, user))
     return infos
@@ -102,6 +104,7 @@ def _load(db: sqlite3.Connection, where: str, *values: str | float | None) -> It
             raise unreadable(run, seq, error)
 
 
+_OPEN = "SELECT run FROM run WHERE ended IS NULL AND (? IS NULL OR run = ?)"
 _LINES = """
 SELECT run, goal, session, user, started, ended, status, cost, tokens FROM run
 WHERE ? IS NULL OR run = ? ORDER BY started DESC, rowid DESC
