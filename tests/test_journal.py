@@ -668,7 +668,7 @@ async def test_a_look_at_a_run_seems_no_owner_and_keeps_none_away(path: Path, mo
 async def test_a_run_that_ends_while_it_is_looked_at_does_not_seem_interrupted(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """B47: its line was read before its end, its lock after."""
+    """Its line was read before its end, its lock after."""
     journal = SqliteJournal(path)
     journal.write(started())
     await journal.commit()
@@ -700,6 +700,21 @@ async def test_a_database_whose_writer_was_killed_can_be_read(path: Path, tmp_pa
     await journal.aclose()
     assert (copy.parent / "runs.db-wal").stat().st_size
     assert len(await SqliteJournal(copy).events("r1")) == 1
+
+
+async def test_a_database_whose_setting_up_was_killed_is_an_empty_log(path: Path, tmp_path: Path) -> None:
+    """B47: readers that cannot write could not undo the half of it that was on the disk."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.executescript("PRAGMA cache_size = 1; BEGIN; CREATE TABLE event(data)")
+        for _ in range(50):  # more than its memory holds: it goes to the disk before its end
+            db.execute("INSERT INTO event VALUES (zeroblob(4000))")
+        killed = shutil.copytree(tmp_path, tmp_path / "killed")
+    assert (killed / "runs.db").stat().st_size and (killed / "runs.db-journal").stat().st_size
+    journal = SqliteJournal(killed / "runs.db")
+    assert await journal.runs() == []
+    journal.write(started())
+    await journal.aclose()
+    assert len(await journal.runs()) == 1
 
 
 async def test_the_list_of_a_large_database_is_quick(path: Path) -> None:

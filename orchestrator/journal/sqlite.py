@@ -2,7 +2,7 @@
 
 Events gather in memory; `commit` wakes the one thread that writes, and everything that waits shares a transaction.
 What was written after the last commit is not stored with it: what a task writes between two of its waits is in the
-database as a whole or not at all. Readers use connections of their own, which cannot write.
+database as a whole or not at all. Readers use connections of their own, which change nothing but what a killed process left half done.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ class SqliteJournal:
     def _query(self, query: Callable[[sqlite3.Connection], T], nothing: T) -> T:
         if not self.path.exists():
             return nothing
-        address = f"{self.path.absolute().as_uri()}?mode=ro"
+        address = f"{self.path.absolute().as_uri()}?mode=rw"
         try:
             with closing(sqlite3.connect(address, uri=True, timeout=self._busy_timeout)) as db:
                 if _is_set_up(db, self.path):
