@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from contextlib import suppress
+from typing import Generic, TypeVar, TypeVarTuple
 
+Ts = TypeVarTuple("Ts")
 T = TypeVar("T")
 
 
@@ -43,7 +45,13 @@ class Bell:
     def ring(self) -> None:
         """Wake all that wait now."""
         for future in tuple(self._waiting):
-            future.get_loop().call_soon_threadsafe(_wake, future)
+            call_soon(future.get_loop(), _wake, future)
+
+
+def call_soon(loop: asyncio.AbstractEventLoop, fn: Callable[[*Ts], object], *args: *Ts) -> None:
+    """Call a function soon in an event loop, from any thread; one that is closed by then calls nothing any more."""
+    with suppress(RuntimeError):  # looked at before, it could be closed in between
+        loop.call_soon_threadsafe(fn, *args)
 
 
 def _wake(future: asyncio.Future[None]) -> None:

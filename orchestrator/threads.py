@@ -12,13 +12,13 @@ import pickle
 import threading
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 from orchestrator.child import Child
 from orchestrator.errors import ToolError
+from orchestrator.eventloops import call_soon
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -36,8 +36,7 @@ class _Job:
 
     def settle(self, value: Any, error: BaseException | None) -> None:
         """Hand the result to the event loop that waits for it, from any thread."""
-        with suppress(RuntimeError):  # the loop is closed meanwhile: nobody waits any more
-            self.loop.call_soon_threadsafe(self._set, value, error)
+        call_soon(self.loop, self._set, value, error)
 
     def _set(self, value: Any, error: BaseException | None) -> None:
         if not self.done.done():

@@ -311,16 +311,20 @@ class Killer:
         process = self.processes.Process(target=live, args=(life, theirs))
         process.start()
         theirs.close()
-        begun = await _receive(ours)
-        since = time.monotonic()
-        if begun is not None and seconds is not None:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
-                    await asyncio.to_thread(process.join)
+        try:
+            begun = await _receive(ours)
+            since = time.monotonic()
+            if begun is not None and seconds is not None:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(seconds):
+                        await asyncio.to_thread(process.join)
+                process.kill()
+            ended = await _receive(ours) if begun is not None else None
+            self.lasted = time.monotonic() - since
+            await asyncio.to_thread(process.join)
+        except BaseException:  # the test's time is up: the threads that wait for a process that hangs would never end
             process.kill()
-        ended = await _receive(ours) if begun is not None else None
-        self.lasted = time.monotonic() - since
-        await asyncio.to_thread(process.join)
+            raise
         process.close()
         return ended
 

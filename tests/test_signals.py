@@ -5,8 +5,9 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from orchestrator.events import ApprovalAsked, Event, RunEnded, RunStarted, Tool
 from orchestrator.journal import Journal, Signal
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.journal.sqlite import SqliteJournal
+from orchestrator.journal.watchers import Watchers
 from orchestrator.results import RunResult
 
 CALL = "ori/send:1:tool.0"
@@ -147,17 +149,41 @@ class TestWatching:
             await told.wait()
 
     async def test_one_thread_looks_for_all_and_ends_when_nobody_watches(self, tmp_path: Path) -> None:
-        journal = SqliteJournal(tmp_path / "runs.db")
+        journal, before = SqliteJournal(tmp_path / "runs.db"), looking()
         with journal.watch(lambda: None), journal.watch(lambda: None):
-            [thread] = [thread for thread in threading.enumerate() if thread.name == "signals"]
+            [thread] = looking() - before
         await asyncio.to_thread(thread.join, 10)
         assert not thread.is_alive()
         with journal.watch(lambda: None):
-            assert any(thread.name == "signals" for thread in threading.enumerate())
+            assert looking() - before
 
     async def test_a_log_in_memory_needs_no_thread(self) -> None:
+        before = looking()
         with MemoryJournal().watch(lambda: None):
-            assert not any(thread.name == "signals" and thread.is_alive() for thread in threading.enumerate())
+            assert not looking() - before
+
+    async def test_an_event_loop_that_closes_just_then_does_not_keep_others_from_being_told(self) -> None:
+        watchers, told = Watchers(), asyncio.Event()
+
+        class Closing(asyncio.SelectorEventLoop):
+            def call_soon_threadsafe(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:  # type: ignore[override]
+                self.close()
+                return super().call_soon_threadsafe(callback, *args, context=context)
+
+        async def watch() -> None:
+            stack.enter_context(watchers.watch(lambda: None))
+
+        with ExitStack() as stack:
+            for _ in range(3):  # in a set: one of them may come after ours
+                await asyncio.to_thread(Closing().run_until_complete, watch())
+            stack.enter_context(watchers.watch(told.set))
+            watchers.tell()
+            await told.wait()
+
+
+def looking() -> set[threading.Thread]:
+    """Return the threads that look for signals; one of an earlier test may be about to end."""
+    return {thread for thread in threading.enumerate() if thread.name == "signals"}
 
 
 class TestWhatWaits:

@@ -2,7 +2,8 @@
 
 Events gather in memory; `commit` wakes the one thread that writes, and everything that waits shares a transaction.
 What was written after the last commit is not stored with it: what a task writes between two of its waits is in the
-database as a whole or not at all. Readers use connections of their own, which change nothing but what a killed process left half done.
+database as a whole or not at all. Readers use connections of their own, which only undo what a killed process left
+half done.
 """
 
 from __future__ import annotations

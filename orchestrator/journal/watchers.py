@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from orchestrator.eventloops import call_soon
+
 _Watcher = tuple[asyncio.AbstractEventLoop, Callable[[], None]]
 
 
@@ -31,9 +33,7 @@ class Watchers:
     def tell(self) -> None:
         """Call everybody back."""
         for watcher in tuple(self._all):
-            loop, _ = watcher
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(self._call, watcher)
+            call_soon(watcher[0], self._call, watcher)
 
     def _call(self, watcher: _Watcher) -> None:
         if watcher in self._all:  # still, now that its turn has come
