@@ -13,8 +13,11 @@ import time
 from pathlib import Path
 
 import pytest
+from filelock import BaseFileLock
 
 from orchestrator import Orchestrator
+from orchestrator.journal import Signal, owner
+from orchestrator.journal.signals import SignalTable
 from tests.command import Ori, spawn
 
 TOOLS = '''
@@ -124,6 +127,23 @@ def test_the_run_goes_on_when_somebody_has_said_a_word(
     assert sent(project) == delivered
     if "--edit" in word:
         assert f"approved by {getpass.getuser()} {rest[-1]}" in ori("show", run).out
+
+
+def test_a_word_that_comes_while_the_run_ends_is_not_lost(
+    project: Path, ori: Ori, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever gave it saw that the run is being worked on: the run's own process has to say what comes next."""
+    release = owner._release
+
+    def a_word_before(lock: BaseFileLock) -> None:
+        word = Signal(run=Path(lock.lock_file).stem, key="ori/send:1:tool.0", kind="approve", by="ann", at=1.0)
+        SignalTable(project / ".ori" / "runs.db", 1.0).send(word)
+        release(lock)
+
+    monkeypatch.setattr(owner, "_release", a_word_before)
+    status, out, err = ori("run", "post", "--json")
+    assert status == 3
+    assert f"next: ori resume {json.loads(out)['run_id']}" in err
 
 
 def test_the_second_word_does_not_count_and_says_so(project: Path, ori: Ori) -> None:

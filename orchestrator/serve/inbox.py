@@ -112,7 +112,7 @@ def _give(args: Namespace, kind: SignalKind, **data: Any) -> Report:
             journal = orchestrator.journal
             run = await resolve(journal, args.run)
             counts = await give_word(journal, run, args.call, kind, who(), **data)
-            return counts, next(info for info in await journal.runs() if info.run == run)
+            return counts, await journal.info(run)
 
     signal, info = asyncio.run(give())
     mine = signal.kind == kind and signal.data == data

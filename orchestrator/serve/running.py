@@ -26,7 +26,6 @@ from orchestrator.serve.report import DONE, FAILED, INTERRUPTED, NEEDS_A_LOOK, S
 from orchestrator.text.redact import Redactor
 
 if TYPE_CHECKING:
-    from orchestrator.events import ApprovalAsked
     from orchestrator.results import RunResult
     from orchestrator.views.estimate import Estimate
 
@@ -90,18 +89,20 @@ def run_to_end(
     if asker:
         handle.people.who = f"{who()} at the terminal"
 
-    async def work() -> tuple[RunResult, list[CheckResult], Sequence[ApprovalAsked]]:
-        async with orchestrator, handle:
-            interrupt.notice = _interrupted(handle)
-            await _follow(orchestrator, handle, args, asker)
-            result = await handle.result()
-            waiting = await orchestrator.journal.questions(result.run_id)
+    async def work() -> tuple[RunResult, list[CheckResult], list[str]]:
+        async with orchestrator:
+            async with handle:
+                interrupt.notice = _interrupted(handle)
+                await _follow(orchestrator, handle, args, asker)
+                result = await handle.result()
+            # only now that nobody works on it: who answers from here on is told that it has to be resumed
+            open = await _open_end(orchestrator, result)
             known = scenario or _resumed_scenario(orchestrator, handle)
-            return result, await checked(orchestrator, result, known) if known and not waiting else [], waiting
+            return result, await checked(orchestrator, result, known) if known and not open else [], open
 
     try:
         with redirect_stdout(sys.stderr):  # a tool that prints must not spoil the answer
-            result, checks, waiting = interrupt.run(work())
+            result, checks, open = interrupt.run(work())
     except KeyboardInterrupt:
         data = {"run_id": handle.run_id, "status": "interrupted"}
         return Report(data=data, note=interrupt.notice, status=INTERRUPTED)
@@ -109,8 +110,17 @@ def run_to_end(
     if status == DONE and not all(check.passed for check in checks):
         status = FAILED
     data = result.model_dump(mode="json") | {"checks": [asdict(check) for check in checks]}
-    note = "\n".join((*summary(result, checks), *(line for question in waiting for line in describe(question))))
+    note = "\n".join((*summary(result, checks), *open))
     return Report(data=data, text=result.answer, note=note, status=status)
+
+
+async def _open_end(orchestrator: Orchestrator, result: RunResult) -> list[str]:
+    """Return what is to be done about a run that waits for people."""
+    questions = await orchestrator.journal.questions(result.run_id)
+    ended = (await orchestrator.journal.info(result.run_id)).ended
+    if ended is None and not questions:
+        return [f"it was answered just now; next: ori resume {result.run_id}"]
+    return [line for question in questions for line in describe(question)]
 
 
 def _resumed_scenario(orchestrator: Orchestrator, handle: RunHandle) -> Scenario | None:
